@@ -1,0 +1,12 @@
+// `npm run build`: native kernels (when a compiler is there), then TypeScript. Skips what is already up to date.
+import { spawnSync } from 'node:child_process'
+import { fileURLToPath } from 'node:url'
+
+const root = fileURLToPath(new URL('..', import.meta.url))
+const run = (...args) => {
+  const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: 'inherit' })
+  if (status !== 0) process.exit(status ?? 1)
+}
+
+run('scripts/build-kernels.mjs', '--optional')
+run('node_modules/typescript/bin/tsc', '-p', 'tsconfig.json')

@@ -1,0 +1,115 @@
+// What a caller asks of the engine and what it gets back. The server, the CLI and embedders all speak this.
+
+/** How tokens are drawn. Defaults are greedy and unlimited by anything but the context. */
+export interface SamplingParams {
+  /** 0 = greedy. */
+  readonly temperature: number
+  /** 1 = off. */
+  readonly topP: number
+  /** 0 = off. */
+  readonly topK: number
+  /** 0 = off. */
+  readonly minP: number
+  /** 64-bit seed of the noise; null: the engine draws one and reports it. */
+  readonly seed: bigint | null
+  readonly maxTokens: number
+  /** Text that ends the output; it is not part of it. */
+  readonly stop: readonly string[]
+  /** Token ids that end the output, beside the model's own. */
+  readonly stopTokenIds: readonly number[]
+  /** Go on after an end-of-text token. */
+  readonly ignoreEos: boolean
+}
+
+export const GREEDY: SamplingParams = {
+  temperature: 0,
+  topP: 1,
+  topK: 0,
+  minP: 0,
+  seed: null,
+  maxTokens: 16,
+  stop: [],
+  stopTokenIds: [],
+  ignoreEos: false,
+}
+
+export interface GenerationRequest {
+  /** Unique; made up when absent. */
+  readonly id?: string
+  readonly inputIds: readonly number[]
+  readonly sampling: SamplingParams
+  /** Ends the request early; its KV pages are free before the next step. */
+  readonly signal?: AbortSignal
+  /** Attention-DP rank that must run it (SGLang's routed_dp_rank). */
+  readonly routedDpRank?: number
+}
+
+/** `stop`: an end token or stop text; `length`: max tokens or context; `abort`: the caller's signal. */
+export type FinishReason = 'stop' | 'length' | 'abort'
+
+export interface Usage {
+  readonly promptTokens: number
+  readonly completionTokens: number
+  /** Prompt tokens found in a cache. */
+  readonly cachedTokens: number
+}
+
+/** Milliseconds from the request's arrival. */
+export interface Timings {
+  readonly queueMs: number
+  readonly firstTokenMs: number
+  readonly totalMs: number
+}
+
+/** One event a step and request. `text` never holds half a character and never a piece of a stop text. */
+export interface GenerationEvent {
+  readonly text: string
+  readonly tokenIds: readonly number[]
+  readonly finish: { readonly reason: FinishReason; readonly usage: Usage; readonly timings: Timings } | null
+}
+
+/** State of one attention-DP rank's scheduler, as of its last step. */
+export interface DpRankState {
+  readonly dpRank: number
+  readonly running: number
+  readonly waiting: number
+  readonly usedTokens: number
+  readonly totalTokens: number
+  readonly steps: number
+}
+
+/** The engine as servers and tools see it. Implementations: engine/engine.ts. */
+export interface GenerationEngine {
+  /** Name under which the model is served. */
+  readonly modelName: string
+  /** Longest prompt plus output, in tokens. */
+  readonly contextLength: number
+  readonly vocabSize: number
+  /** null without a tokenizer.json: only token ids are understood then. */
+  readonly tokenizer: TextTokenizer | null
+  /** Checks the request (throws RequestError before anything runs), queues it and streams its tokens. */
+  generate(request: GenerationRequest): AsyncIterable<GenerationEvent>
+  state(): readonly DpRankState[]
+  /** Resolved flags and facts for /server_info. */
+  info(): Readonly<Record<string, unknown>>
+  /** Settles with the error when the engine dies; never before. */
+  readonly failure: Promise<Error>
+  /** Finishes what runs (at most `limitMs`, then aborts it), then stops the ranks. Idempotent. */
+  close(limitMs?: number): Promise<void>
+}
+
+/** What the server needs of a tokenizer. Implementation: formats/tokenizer. */
+export interface TextTokenizer {
+  /** Completions add special tokens (bos); chat does not: its template writes them. */
+  encode(text: string, options: { readonly addSpecialTokens: boolean }): number[]
+  decode(ids: readonly number[], options?: { readonly skipSpecialTokens?: boolean }): string
+  /** Renders the chat template to text. Throws RequestError when the model has none. */
+  applyChatTemplate(messages: readonly ChatMessage[], options?: Readonly<Record<string, unknown>>): string
+  readonly hasChatTemplate: boolean
+}
+
+export interface ChatMessage {
+  readonly role: string
+  readonly content: string
+  readonly name?: string
+}
