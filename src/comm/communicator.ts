@@ -1,0 +1,48 @@
+// The Communicator contract: collectives of one group of ranks. Every method is a Step: it yields while it waits.
+//
+// All members call the same collectives in the same order with matching arguments. Each arrival publishes what it is
+// about to do, in the caller's words, and compares with the others: disagreement is an error that names the field, not
+// a hang and not wrong numbers. Sums run over members in ascending order, so they are the same bits on every member and
+// for every split of the rows. A member may return while others still read: what it published stays valid until then.
+import type { Operand } from '../device/ops.js'
+import type { Step } from '../runtime/wait.js'
+
+/** What the caller is doing, for comparison and for error messages: an operation of the program, or a fixed name. */
+export interface CollectiveTag {
+  /** Index in the program, or a negative number for the engine's own collectives. */
+  readonly operation: number
+  /** -1 outside layers. */
+  readonly layer: number
+  /** "all_gather of attention output". */
+  readonly label: string
+}
+
+export interface Communicator {
+  /** Name of the group for messages: "world", "attn_tp", "moe_ep" … */
+  readonly group: string
+  /** Index of this member in the group. */
+  readonly member: number
+  readonly size: number
+  /** Global rank of each member, ascending. */
+  readonly ranks: readonly number[]
+
+  /** Starts the comparison of a new engine step: collectives publish this number. */
+  beginStep(step: number): void
+
+  barrier(tag: CollectiveTag): Step<void>
+
+  /** i32 words: `all` = the members' `own`, in member order. Outside the program: votes, hashes. */
+  allGatherWords(tag: CollectiveTag, own: Int32Array, all: Int32Array): Step<void>
+
+  /** out[Σ counts, width] = the members' x[counts[m], width] one after another. Unequal counts make it all-gather-v. */
+  allGather(tag: CollectiveTag, x: Operand, out: Operand, width: number, counts: ArrayLike<number>): Step<void>
+
+  /** x[rows, width] = Σ over members of x, in place. */
+  allReduce(tag: CollectiveTag, x: Operand, width: number, rows: number): Step<void>
+
+  /** out[counts[own], width] = the own piece of Σ over members of x[Σ counts, width]. Unequal counts make it reduce-scatter-v. */
+  reduceScatter(tag: CollectiveTag, x: Operand, out: Operand, width: number, counts: ArrayLike<number>): Step<void>
+
+  /** x[rows, width] of member `root` reaches all members. */
+  broadcast(tag: CollectiveTag, x: Operand, width: number, rows: number, root: number): Step<void>
+}

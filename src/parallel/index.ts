@@ -1,0 +1,2 @@
+// Parallel sizes, topology and groups.
+export * from './topology.js'

@@ -1,0 +1,220 @@
+// Binding: turns a program's operations into kernels of a device, with every operand's place in memory resolved.
+// Done once per rank and program; a step then only passes row counts.
+import { Unreachable } from '../config/errors.js'
+import type { MemorySpan } from '../device/memory.js'
+import type { Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../device/ops.js'
+import type { LoadedWeights } from '../formats/weight-spec.js'
+import type { Operation, Ref, RowSymbol } from './operation.js'
+import type { BufferSpec, Program } from './program.js'
+
+/** Everything a program's names stand for on one rank. */
+export interface Binding {
+  readonly ops: Ops
+  readonly program: Program
+  readonly weights: LoadedWeights
+  /** One span a buffer; arena buffers are pieces of one span. */
+  readonly buffers: Readonly<Record<string, MemorySpan>>
+  readonly ropeTables: Readonly<Record<string, MemorySpan>>
+}
+
+/** An operation ready to run. */
+export interface BoundOperation {
+  readonly kernel: Kernel
+  readonly rows: RowSymbol
+  readonly layer: number
+  readonly index: number
+}
+
+export function bindProgram(binding: Binding): readonly BoundOperation[] {
+  const specs = new Map(binding.program.buffers.map(b => [b.name, b]))
+  return binding.program.operations.map((op, index) => ({
+    kernel: bindOperation(op, new Resolver(binding, specs)),
+    rows: op.rows,
+    layer: op.layer,
+    index,
+  }))
+}
+
+/** Looks names up; a missing one is a bug in the wiring. */
+class Resolver {
+  readonly #binding: Binding
+  readonly #specs: ReadonlyMap<string, BufferSpec>
+  constructor(binding: Binding, specs: ReadonlyMap<string, BufferSpec>) {
+    this.#binding = binding
+    this.#specs = specs
+  }
+
+  get ops(): Ops {
+    return this.#binding.ops
+  }
+
+  at(ref: Ref): Operand {
+    const span = this.#binding.buffers[ref.buffer]
+    const spec = this.#specs.get(ref.buffer)
+    if (!span || !spec) throw new Unreachable(`buffer ${ref.buffer} has no memory`)
+    return { span, offset: ref.column, stride: spec.columns }
+  }
+
+  matrix(name: string): PackedMatrix {
+    const matrix = this.#binding.weights.matrices[name]
+    if (!matrix) throw new Unreachable(`matrix ${name} was not loaded`)
+    return matrix
+  }
+
+  vector(name: string): ParameterVector {
+    const vector = this.#binding.weights.vectors[name]
+    if (!vector) throw new Unreachable(`vector ${name} was not loaded`)
+    return vector
+  }
+
+  table(name: string): MemorySpan {
+    const table = this.#binding.ropeTables[name]
+    if (!table) throw new Unreachable(`rope table ${name} has no memory`)
+    return table
+  }
+}
+
+/** Present keys only: exactOptionalPropertyTypes forbids explicit undefined. */
+const optional = <K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } =>
+  (value === undefined ? {} : { [key]: value }) as { [P in K]?: V }
+
+const optionalVector = <K extends string>(r: Resolver, key: K, name: string | undefined) =>
+  optional(key, name === undefined ? undefined : r.vector(name))
+
+function bindOperation(op: Operation, r: Resolver): Kernel {
+  const ops = r.ops
+  switch (op.kind) {
+    case 'embed':
+      return ops.embed({ out: r.at(op.args.out), ids: r.at(op.args.ids), table: r.matrix(op.args.table) })
+    case 'rms_norm': {
+      const { width, groups, eps } = op.args
+      return ops.rmsNorm({
+        out: r.at(op.args.out),
+        x: r.at(op.args.x),
+        weight: r.vector(op.args.weight),
+        width,
+        groups,
+        eps,
+      })
+    }
+    case 'add_rms_norm': {
+      const [out, residual, x] = [r.at(op.args.out), r.at(op.args.residual), r.at(op.args.x)]
+      return ops.addRmsNorm({
+        out,
+        residual,
+        x,
+        weight: r.vector(op.args.weight),
+        width: op.args.x.width,
+        eps: op.args.eps,
+      })
+    }
+    case 'add':
+      return ops.add({ out: r.at(op.args.out), a: r.at(op.args.a), b: r.at(op.args.b), width: op.args.out.width })
+    case 'copy':
+      return ops.copy({ out: r.at(op.args.out), x: r.at(op.args.x), width: op.args.x.width })
+    case 'gather_rows':
+      return ops.gatherRows({
+        out: r.at(op.args.out),
+        x: r.at(op.args.x),
+        index: r.at(op.args.index),
+        width: op.args.x.width,
+      })
+    case 'linear':
+      return ops.linear({
+        out: r.at(op.args.out),
+        x: r.at(op.args.x),
+        weight: r.matrix(op.args.weight),
+        ...optionalVector(r, 'bias', op.args.bias),
+        ...optional('accumulate', op.args.accumulate),
+      })
+    case 'head_linear': {
+      const { outHeadStride, xHeadStride } = op.args
+      return ops.headLinear({
+        out: r.at(op.args.out),
+        outHeadStride,
+        x: r.at(op.args.x),
+        xHeadStride,
+        weight: r.matrix(op.args.weight),
+      })
+    }
+    case 'rope': {
+      const { out, x, positions, table, ...rest } = op.args
+      return ops.rope({ ...rest, out: r.at(out), x: r.at(x), positions: r.at(positions), cosSin: r.table(table) })
+    }
+    case 'store_kv':
+      return ops.storeKv({
+        kv: r.at(op.args.kv),
+        x: r.at(op.args.x),
+        slots: r.at(op.args.slots),
+        width: op.args.x.width,
+      })
+    case 'attention':
+      return bindAttention(op.args, r)
+    case 'router': {
+      const { ids, weights, logits, bias, spec } = op.args
+      return ops.router({
+        ids: r.at(ids),
+        weights: r.at(weights),
+        logits: r.at(logits),
+        spec,
+        ...optionalVector(r, 'bias', bias),
+      })
+    }
+    case 'gated_activation':
+      return ops.gatedActivation({ ...op.args, out: r.at(op.args.out), x: r.at(op.args.x) })
+    case 'sigmoid_scale': {
+      const { out, x, gate, accumulate } = op.args
+      return ops.sigmoidScale({
+        out: r.at(out),
+        x: r.at(x),
+        gate: r.at(gate),
+        width: x.width,
+        ...optional('accumulate', accumulate),
+      })
+    }
+    case 'experts': {
+      const { topK, activation, gateUpBias, downBias } = op.args
+      return ops.experts({
+        out: r.at(op.args.out),
+        x: r.at(op.args.x),
+        ids: r.at(op.args.ids),
+        weights: r.at(op.args.weights),
+        scratch: r.at(op.args.scratch),
+        gateUp: r.matrix(op.args.gateUp),
+        down: r.matrix(op.args.down),
+        topK,
+        activation,
+        ...optionalVector(r, 'gateUpBias', gateUpBias),
+        ...optionalVector(r, 'downBias', downBias),
+      })
+    }
+    case 'sample': {
+      const { out, logits, params, logprob } = op.args
+      return ops.sample({
+        out: r.at(out),
+        logits: r.at(logits),
+        params: r.at(params),
+        vocab: logits.width,
+        logprob: r.at(logprob),
+      })
+    }
+  }
+}
+
+function bindAttention(args: Extract<Operation, { kind: 'attention' }>['args'], r: Resolver): Kernel {
+  const { out, q, kv, batch, sinks, window, ...sizes } = args
+  return r.ops.attention({
+    ...sizes,
+    out: r.at(out),
+    q: r.at(q),
+    kv: r.at(kv),
+    batch: {
+      rowSequence: r.at(batch.rowSequence),
+      positions: r.at(batch.positions),
+      pageTable: r.at(batch.pageTable),
+      pageSize: batch.pageSize,
+    },
+    ...optional('window', window),
+    ...optionalVector(r, 'sinks', sinks),
+  })
+}
