@@ -1,0 +1,206 @@
+// The vec variants (SGLang eplb/eplb_algorithms/deepseek_vec.py): an extra slot goes where it lowers the sum over steps of
+// the per-step largest piece the most, so that experts that peak together are seen; replicas are dealt to GPUs in snake
+// order. Bit-equal with the PyTorch code run with stable sorts: float32 throughout. Needs redundancy % chunks = 0.
+import { EplbError } from '../errors.js'
+import { makePlacement } from '../placement.js'
+import type { AlgorithmName, BalancingAlgorithm, BalancingInput, BalancingResult, Counts } from '../types.js'
+import { groupSums, nextVersion } from './deepseek.js'
+import { descending } from './packing.js'
+import { checkHierarchical, type EvenSizes, evenSizes } from './sizes.js'
+
+const f32 = Math.fround
+const TIE_STEP = f32(1e-4)
+
+function plan(name: AlgorithmName, input: BalancingInput): BalancingResult {
+  const sizes = evenSizes(input, name, false)
+  const hierarchical = name === 'deepseek_vec_hierarchical'
+  if (hierarchical) checkHierarchical(sizes, input, name)
+  const chunks = hierarchical ? sizes.nodes : 1
+  const redundant = sizes.physical - sizes.logical
+  if (redundant % chunks !== 0) {
+    const what = `${redundant} redundant experts do not divide over ${chunks} nodes`
+    const fix = `Use ${Math.ceil(redundant / chunks) * chunks} redundant experts`
+    throw new EplbError('SY_EPLB_SIZES', { algorithm: name, what, fix })
+  }
+  const { layers, logical, physical } = sizes
+  const map = new Int32Array(layers * physical)
+  const rank = new Int32Array(layers * physical)
+  for (let l = 0; l < layers; l++) {
+    const order = hierarchical ? groupOrder(input.counts, l, sizes) : null
+    const total = summed(input.counts, l, order !== null)
+    const at = (s: number, i: number) => input.counts.data[(s * layers + l) * logical + (order ? order[i]! : i)]!
+    const loads = new Float32Array(input.counts.steps * logical)
+    for (let s = 0; s < input.counts.steps; s++) for (let i = 0; i < logical; i++) loads[s * logical + i] = at(s, i)
+    for (let c = 0; c < chunks; c++) {
+      const first = c * (logical / chunks)
+      const slots = chunkSlots(loads, input.counts.steps, logical, first, logical / chunks, physical / chunks)
+      const slotTotals = Float32Array.from(slots.expert, i => total[order ? order[i]! : i]! / slots.count[i - first]!)
+      const dealt = snake(slotTotals, sizes.slotsPerGpu)
+      for (let p = 0; p < dealt.length; p++) {
+        const i = slots.expert[dealt[p]!]!
+        const slot = l * physical + c * (physical / chunks) + p
+        map[slot] = order ? order[i]! : i
+        rank[slot] = slots.rank[dealt[p]!]!
+      }
+    }
+  }
+  return { algorithm: name, placement: makePlacement(map, logical, input.cluster, nextVersion(input), rank) }
+}
+
+/** Loads of a layer summed over steps: exactly for whole numbers (flat), in float32 when the code converts first (hierarchical). */
+function summed(counts: Counts, layer: number, inFloat32: boolean): Float32Array {
+  const { steps, layers, experts } = counts
+  return Float32Array.from({ length: experts }, (_, e) => {
+    let sum = 0
+    for (let s = 0; s < steps; s++) {
+      const value = counts.data[(s * layers + layer) * experts + e]!
+      sum = inFloat32 ? f32(sum + f32(value)) : sum + value
+    }
+    return sum
+  })
+}
+
+/**
+ * Logical ids in node order: groups by load descending, each to the lightest node with room (float32 sums, first on
+ * ties). Unlike the deepseek packing, nodes of one group are not the identity.
+ */
+function groupOrder(counts: Counts, layer: number, { groups, nodes, logical }: EvenSizes): Int32Array {
+  const loads = groupSums(summed(counts, layer, true), groups)
+  const capacity = groups / nodes
+  const groupSize = logical / groups
+  const load = new Float32Array(nodes)
+  const held = new Int32Array(nodes)
+  const order = new Int32Array(logical)
+  for (const group of descending(loads)) {
+    let best = -1
+    for (let n = 0; n < nodes; n++) if (held[n]! < capacity && (best < 0 || load[n]! < load[best]!)) best = n
+    const place = best * capacity + held[best]!++
+    load[best]! += loads[group]!
+    for (let i = 0; i < groupSize; i++) order[place * groupSize + i] = group * groupSize + i
+  }
+  return order
+}
+
+interface ChunkSlots {
+  /** Index in the layer of every slot's expert. */
+  readonly expert: Int32Array
+  readonly rank: Int32Array
+  /** [experts of the chunk] */
+  readonly count: Int32Array
+}
+
+/** Shares out the chunk's slots among experts first … first + n - 1 of `loads` [steps][logical]. */
+function chunkSlots(
+  loads: Float32Array,
+  steps: number,
+  logical: number,
+  first: number,
+  n: number,
+  slots: number,
+): ChunkSlots {
+  const expert = new Int32Array(slots)
+  const rank = new Int32Array(slots)
+  const count = new Int32Array(n).fill(1)
+  for (let i = 0; i < n; i++) expert[i] = first + i
+  // score[s][i] = (load + index·1e-4) / count: the addend makes scores differ, so that a maximum is one expert.
+  const score = new Float32Array(steps * n)
+  const top = new Int32Array(steps)
+  const second = new Float32Array(steps)
+  for (let s = 0; s < steps; s++)
+    for (let i = 0; i < n; i++) score[s * n + i] = f32(loads[s * logical + first + i]! + f32(f32(first + i) * TIE_STEP))
+  const base = score.slice()
+  for (let s = 0; s < steps; s++) findTop(score, s, n, top, second)
+  for (let slot = n; slot < slots; slot++) {
+    const winner = cheapestPeaks(loads, logical, first, n, score, count, top, second)
+    expert[slot] = first + winner
+    rank[slot] = count[winner]!++
+    for (let s = 0; s < steps; s++) {
+      const was = score[s * n + winner]!
+      score[s * n + winner] = base[s * n + winner]! / count[winner]!
+      // Scores only fall: the two greatest change only where the winner was among them.
+      if (top[s] === winner || was === second[s]) findTop(score, s, n, top, second)
+    }
+  }
+  return { expert, rank, count }
+}
+
+function findTop(score: Float32Array, s: number, n: number, top: Int32Array, second: Float32Array): void {
+  let best = 0
+  let max = score[s * n]!
+  let next = Number.NEGATIVE_INFINITY
+  for (let i = 1; i < n; i++) {
+    const value = score[s * n + i]!
+    if (value > max) {
+      next = max
+      max = value
+      best = i
+    } else if (value > next) next = value
+  }
+  top[s] = best
+  second[s] = next
+}
+
+/**
+ * The first expert for which the sum over steps of the peaks is least if it alone had one replica more. Experts that are
+ * no step's maximum all have the same sum, so only maxima are summed one by one.
+ */
+function cheapestPeaks(
+  loads: Float32Array,
+  logical: number,
+  first: number,
+  n: number,
+  score: Float32Array,
+  count: Int32Array,
+  top: Int32Array,
+  second: Float32Array,
+): number {
+  const steps = top.length
+  const isTop = new Uint8Array(n)
+  let unchanged = 0
+  for (let s = 0; s < steps; s++) {
+    isTop[top[s]!] = 1
+    unchanged = f32(unchanged + score[s * n + top[s]!]!)
+  }
+  let winner = 0
+  let least = Number.POSITIVE_INFINITY
+  for (let i = 0; i < n; i++) {
+    let sum = unchanged
+    if (isTop[i]) {
+      sum = 0
+      for (let s = 0; s < steps; s++) {
+        if (top[s] !== i) sum = f32(sum + score[s * n + top[s]!]!)
+        else sum = f32(sum + Math.max(second[s]!, f32(loads[s * logical + first + i]! / (count[i]! + 1))))
+      }
+    }
+    if (sum < least) {
+      least = sum
+      winner = i
+    }
+  }
+  return winner
+}
+
+/** Order of slots on GPUs: by load descending, dealt to the GPUs forwards and backwards in turn. One slot a GPU: as is. */
+function snake(loads: Float32Array, slotsPerGpu: number): Int32Array {
+  const n = loads.length
+  if (slotsPerGpu === 1) return Int32Array.from({ length: n }, (_, i) => i)
+  const gpus = n / slotsPerGpu
+  const sorted = descending(loads)
+  const out = new Int32Array(n)
+  for (let g = 0; g < gpus; g++)
+    for (let round = 0; round < slotsPerGpu; round++)
+      out[g * slotsPerGpu + round] = sorted[round * gpus + (round % 2 === 0 ? g : gpus - 1 - g)]!
+  return out
+}
+
+export const deepseekVec: BalancingAlgorithm = {
+  name: 'deepseek_vec',
+  summary: 'looks at every step: extra slots go where they lower the sum of per-step peaks',
+  plan: input => plan('deepseek_vec', input),
+}
+
+export const deepseekVecHierarchical: BalancingAlgorithm = {
+  name: 'deepseek_vec_hierarchical',
+  summary: 'deepseek_vec inside each node, expert groups packed into nodes first',
+  plan: input => plan('deepseek_vec_hierarchical', input),
+}
