@@ -1,0 +1,88 @@
+// What the server can do at the moment, and what it is busy with: loading, ready, draining, failed. Every request that
+// uses the engine holds a ticket, so that a drain knows when it is done and a failure reaches everyone who waits.
+import type { GenerationEngine } from '../engine/request.js'
+import { HttpError } from './errors.js'
+
+export type Phase = 'loading' | 'ready' | 'draining' | 'failed'
+
+/** One request's hold on the engine. `end` is idempotent. */
+export interface Ticket {
+  readonly engine: GenerationEngine
+  /** Aborts with an HttpError when the server cannot finish the request, or through `abort`. */
+  readonly signal: AbortSignal
+  abort(reason: Error): void
+  end(): void
+}
+
+export class Lifecycle {
+  #phase: Phase = 'loading'
+  #engine: GenerationEngine | null = null
+  #failure: Error | null = null
+  readonly #tickets = new Set<Ticket>()
+  #idleWaiters: (() => void)[] = []
+
+  get phase(): Phase {
+    return this.#phase
+  }
+
+  get inFlight(): number {
+    return this.#tickets.size
+  }
+
+  /** Loading is over: requests are taken from now on, until a drain or until the engine fails. */
+  attach(engine: GenerationEngine): void {
+    this.#engine = engine
+    if (this.#phase === 'loading') this.#phase = 'ready'
+    void engine.failure.then(error => this.#fail(error))
+  }
+
+  /** The engine, for answers that need no ticket. @throws HttpError 503 unless it is there and alive */
+  get engine(): GenerationEngine {
+    if (this.#phase === 'failed') throw this.#failed()
+    if (this.#engine === null) throw new HttpError('SY_HTTP_LOADING')
+    return this.#engine
+  }
+
+  /** @throws HttpError 503 unless the server is ready */
+  begin(): Ticket {
+    const engine = this.engine
+    if (this.#phase === 'draining') throw new HttpError('SY_HTTP_DRAINING')
+    const controller = new AbortController()
+    const ticket: Ticket = {
+      engine,
+      signal: controller.signal,
+      abort: reason => controller.abort(reason),
+      end: () => {
+        if (this.#tickets.delete(ticket) && this.#tickets.size === 0) {
+          for (const resolve of this.#idleWaiters.splice(0)) resolve()
+        }
+      },
+    }
+    this.#tickets.add(ticket)
+    return ticket
+  }
+
+  /** From now on new requests are refused and /health answers 503. */
+  startDraining(): void {
+    if (this.#phase !== 'failed') this.#phase = 'draining'
+  }
+
+  /** Resolves when no request holds a ticket. */
+  idle(): Promise<void> {
+    return this.#tickets.size === 0 ? Promise.resolve() : new Promise(resolve => this.#idleWaiters.push(resolve))
+  }
+
+  abortAll(reason: Error): void {
+    for (const ticket of [...this.#tickets]) ticket.abort(reason)
+  }
+
+  #fail(error: Error): void {
+    this.#phase = 'failed'
+    this.#failure = error
+    this.abortAll(this.#failed())
+  }
+
+  #failed(): HttpError {
+    return new HttpError('SY_HTTP_ENGINE_FAILED', { reason: this.#failure?.message ?? 'unknown' })
+  }
+}

@@ -1,0 +1,67 @@
+// From a request body to the engine's sampling parameters. What the body leaves open comes from the model's
+// generation_config (as SGLang does), else OpenAI's default of 1.
+import type { GenerationEngine, SamplingParams } from '../../engine/request.js'
+import { HttpError } from '../errors.js'
+import type { SharedBody } from './schema.js'
+
+export interface SamplingDefaults {
+  readonly temperature: number
+  readonly topP: number
+  readonly topK: number
+  readonly minP: number
+}
+
+/** Reads `samplingDefaults` {temperature?, topP?, topK?, minP?} of the engine's info. */
+export function samplingDefaults(engine: GenerationEngine): SamplingDefaults {
+  const given = (engine.info()['samplingDefaults'] ?? {}) as Readonly<Record<string, unknown>>
+  const number = (key: string, otherwise: number): number => {
+    const value = given[key]
+    return typeof value === 'number' && Number.isFinite(value) ? value : otherwise
+  }
+  return {
+    temperature: number('temperature', 1),
+    topP: number('topP', 1),
+    topK: Math.max(0, number('topK', 0)),
+    minP: number('minP', 0),
+  }
+}
+
+/** @param maxTokens already checked against the context */
+export function samplingOf(body: SharedBody, defaults: SamplingDefaults, maxTokens: number): SamplingParams {
+  return {
+    temperature: body.temperature ?? defaults.temperature,
+    topP: body.top_p ?? defaults.topP,
+    topK: Math.max(0, body.top_k ?? defaults.topK),
+    minP: body.min_p ?? defaults.minP,
+    seed: body.seed === undefined ? null : BigInt.asUintN(64, BigInt(body.seed)),
+    maxTokens,
+    stop: body.stop === undefined ? [] : typeof body.stop === 'string' ? [body.stop] : body.stop,
+    stopTokenIds: body.stop_token_ids ?? [],
+    ignoreEos: body.ignore_eos ?? false,
+  }
+}
+
+/** What a request asks for, and the fields to name when it is too much. */
+export interface OutputWish {
+  readonly asked: number | undefined
+  readonly otherwise: number
+  readonly outputParam: string
+  readonly promptParam: string
+}
+
+/**
+ * Tokens a request may make: what it asks for, else `otherwise`, cut to what the context has left.
+ * @throws HttpError 400 with the numbers when prompt and output do not fit
+ */
+export function outputLimit(context: number, promptTokens: number, wish: OutputWish): number {
+  const left = context - promptTokens
+  const output = wish.asked ?? 1
+  if (output <= left) return wish.asked ?? Math.min(wish.otherwise, left)
+  throw new HttpError('SY_HTTP_CONTEXT_LENGTH', {
+    context,
+    needed: promptTokens + output,
+    prompt: promptTokens,
+    output,
+    param: wish.asked === undefined ? wish.promptParam : wish.outputParam,
+  })
+}
