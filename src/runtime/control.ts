@@ -144,6 +144,11 @@ export class StatusWriter {
     this.#beat()
   }
 
+  /** Leaves layer and operation as they are, so that a report can say where it happened. */
+  failed(): void {
+    this.#words[this.#base + RANK.phase] = PHASES.indexOf('failed')
+  }
+
   step(step: number): void {
     this.#words[this.#base + RANK.step] = step
   }

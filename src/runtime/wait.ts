@@ -30,8 +30,16 @@ export interface SpinPolicy {
 
 export const spinPolicy = (ranks: number, cores: number): SpinPolicy => ({ spins: ranks <= cores ? 4000 : 0 })
 
-/** Runs a step to its end in this thread: spins briefly, then sleeps in slices. For one rank that owns its thread. */
-export function drive<T>(step: Step<T>, policy: SpinPolicy, checkAbort: AbortCheck, onWait?: (wait: Wait) => void): T {
+/**
+ * Runs a step to its end in this thread: spins briefly, then sleeps in slices. For one rank that owns its thread.
+ * @param onSleep hears what is awaited when spinning was not enough, and null when it has come
+ */
+export function drive<T>(
+  step: Step<T>,
+  policy: SpinPolicy,
+  checkAbort: AbortCheck,
+  onSleep: (wait: Wait | null) => void = () => {},
+): T {
   for (;;) {
     const next = step.next()
     if (next.done) return next.value
@@ -41,12 +49,13 @@ export function drive<T>(step: Step<T>, policy: SpinPolicy, checkAbort: AbortChe
       // Spinning: the peer is expected within microseconds.
     }
     if (wait.ready()) continue
-    onWait?.(wait)
+    onSleep(wait)
     for (;;) {
       const seen = Atomics.load(wait.words, wait.index)
       if (wait.ready()) break
       Atomics.wait(wait.words, wait.index, seen, WAIT_SLICE_MS)
       checkAbort()
     }
+    onSleep(null)
   }
 }

@@ -1,0 +1,362 @@
+// The engine: owns the node's memory and its ranks, and carries requests to them and tokens back.
+// It lives in the main thread and never computes; a step of it is a message of a rank turned into events of requests.
+import { randomBytes } from 'node:crypto'
+import { availableParallelism } from 'node:os'
+import { lendExchange } from '../comm/index.js'
+import type { EngineFlags } from '../config/flags.js'
+import { HostMemoryLender } from '../device/memory.js'
+import type { Tokenizer } from '../formats/tokenizer/index.js'
+import { ControlBlock } from '../runtime/control.js'
+import { type RequestProgress, VOTE_WORDS } from '../scheduler/index.js'
+import { checkRequest, checkTokens, type RequestLimits, toRankRequest } from './check-request.js'
+import { EngineError, RequestError } from './errors.js'
+import { EventQueue } from './event-queue.js'
+import type { RankLaunch, RankReport } from './launch.js'
+import {
+  type EngineHooks,
+  loadModelWeights,
+  type ModelPlan,
+  openDevice,
+  openTokenizer,
+  planModel,
+} from './load-model.js'
+import { RankHost } from './rank-host.js'
+import { lendRankMemory, lendRopeTables } from './rank-memory.js'
+import type { DpRankState, FinishReason, GenerationEngine, GenerationEvent, GenerationRequest } from './request.js'
+import { TextStream } from './text-stream.js'
+
+/** A request that runs, as the main thread sees it. */
+interface Live {
+  readonly id: string
+  readonly rank: number
+  readonly request: GenerationRequest
+  readonly events: EventQueue<GenerationEvent>
+  readonly text: TextStream
+  readonly arrived: number
+  admitted: number
+  firstToken: number
+  completionTokens: number
+  readonly detach: () => void
+}
+
+interface LogitsCollector {
+  readonly rows: Float32Array
+  at: number
+  resolve(rows: Float32Array): void
+  reject(error: Error): void
+}
+
+const absoluteNow = (): number => performance.timeOrigin + performance.now()
+
+export class Engine implements GenerationEngine {
+  readonly plan: ModelPlan
+  readonly flags: EngineFlags
+  readonly tokenizer: Tokenizer | null
+  readonly failure: Promise<Error>
+  readonly #facts: Readonly<Record<string, unknown>>
+  readonly #limits: RequestLimits
+  readonly #live = new Map<string, Live>()
+  readonly #logits = new Map<string, LogitsCollector>()
+  readonly #states: DpRankState[]
+  readonly #seed: bigint
+  #host!: RankHost
+  #counter = 0
+  #closing: Promise<void> | null = null
+  #failed: Error | null = null
+  #settleFailure!: (error: Error) => void
+  #idle: (() => void) | null = null
+
+  private constructor(
+    plan: ModelPlan,
+    flags: EngineFlags,
+    tokenizer: Tokenizer | null,
+    facts: Record<string, unknown>,
+  ) {
+    this.plan = plan
+    this.flags = flags
+    this.tokenizer = tokenizer
+    this.#facts = facts
+    this.failure = new Promise(resolve => {
+      this.#settleFailure = resolve
+    })
+    const { kvSlots, contextLength } = plan.limits
+    const dpRanks = plan.topology.sizes.attnDp
+    const { vocabSize, eosTokenIds } = plan.spec
+    this.#limits = { contextLength, poolTokens: kvSlots, vocabSize, dpRanks, eosTokenIds }
+    this.#states = Array.from({ length: dpRanks }, (_, dpRank) => {
+      return { dpRank, running: 0, waiting: 0, usedTokens: 0, totalTokens: kvSlots, steps: 0 }
+    })
+    this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
+  }
+
+  /** Loads the model and starts its ranks. @throws SwitchyardError before any rank starts when something is wrong */
+  static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
+    const device = openDevice(flags)
+    if (device.warning) hooks.onNotice?.(device.warning)
+    const plan = planModel(flags, device)
+    const tokenizer = openTokenizer(plan)
+    const lender = new HostMemoryLender()
+    const weights = await loadModelWeights(plan, flags, device, lender, hooks)
+    const ranks = plan.topology.ranks.length
+    const control = ControlBlock.create(ranks)
+    const world = {
+      name: 'world',
+      index: 0,
+      ranks: plan.topology.groups.world[0]!,
+      memory: lendExchange(lender, 'world', ranks, VOTE_WORDS * 4),
+    }
+    const ropeTables = lendRopeTables(plan.programs[0]!.program, lender)
+    let kvBytes = 0
+    const launches = plan.topology.ranks.map((coordinates, rank): RankLaunch => {
+      const { program } = plan.programs[rank]!
+      const memory = lendRankMemory(program, lender)
+      kvBytes += memory.kvBytes
+      return {
+        coordinates,
+        dpRanks: plan.topology.sizes.attnDp,
+        control: control.buffer,
+        world,
+        program,
+        weights,
+        buffers: memory.buffers,
+        ropeTables,
+        limits: plan.limits,
+        chunkedPrefillSize: flags.chunkedPrefillSize,
+        kernels: flags.kernels,
+        configHash: plan.configHash,
+        ranks,
+        cores: availableParallelism(),
+      }
+    })
+    const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
+    const engine = new Engine(plan, flags, tokenizer, facts)
+    const names = (rank: number, operation: number) => {
+      const op = plan.programs[rank]?.program.operations[operation]
+      return op ? `${op.kind}: ${op.label}` : 'unknown'
+    }
+    engine.#host = new RankHost(
+      control,
+      { report: (rank, report) => engine.#onReport(rank, report), failed: error => engine.#onFailure(error) },
+      names,
+      flags.watchdogTimeout,
+    )
+    try {
+      await engine.#host.start(launches)
+    } catch (error) {
+      await engine.#host.stop(0)
+      throw error
+    }
+    return engine
+  }
+
+  get modelName(): string {
+    return this.plan.name
+  }
+
+  get contextLength(): number {
+    return Math.min(this.#limits.contextLength, this.#limits.poolTokens)
+  }
+
+  get vocabSize(): number {
+    return this.#limits.vocabSize
+  }
+
+  generate(request: GenerationRequest): AsyncIterable<GenerationEvent> {
+    this.#refuseWhenGone()
+    checkRequest(request, this.#limits)
+    const id = request.id ?? `req-${this.#counter}`
+    if (this.#live.has(id)) throw new RequestError('SY_REQUEST_DUPLICATE_ID', { id })
+    const seed = request.sampling.seed ?? this.#seed + BigInt(this.#counter)
+    this.#counter++
+    const abort = () => this.#abort(id)
+    const events = new EventQueue<GenerationEvent>(abort)
+    const { signal } = request
+    const live: Live = {
+      id,
+      rank: this.#route(request),
+      request,
+      events,
+      text: new TextStream(this.tokenizer, request.sampling.stop),
+      arrived: absoluteNow(),
+      admitted: 0,
+      firstToken: 0,
+      completionTokens: 0,
+      detach: () => signal?.removeEventListener('abort', abort),
+    }
+    this.#live.set(id, live)
+    if (signal?.aborted) {
+      this.#finish(live, '', [], 'abort')
+      return events
+    }
+    signal?.addEventListener('abort', abort, { once: true })
+    this.#host.send(live.rank, { kind: 'request', request: toRankRequest(id, request, seed, this.#limits.eosTokenIds) })
+    return events
+  }
+
+  /** Logits [ids.length, vocab] of every position of a prompt. */
+  async logits(ids: readonly number[]): Promise<Float32Array> {
+    this.#refuseWhenGone()
+    if (ids.length === 0) throw new RequestError('SY_REQUEST_EMPTY')
+    checkTokens(ids, this.vocabSize)
+    if (ids.length > this.contextLength) {
+      const fields = { contextLength: this.contextLength, promptTokens: ids.length, maxTokens: 0 }
+      throw new RequestError('SY_REQUEST_TOO_LONG', fields)
+    }
+    const id = `logits-${this.#counter++}`
+    const params = { temperature: 0, topP: 1, topK: 0, minP: 0, seedLow: 0, seedHigh: 0, endTokenIds: [] }
+    return new Promise((resolve, reject) => {
+      this.#logits.set(id, { rows: new Float32Array(ids.length * this.vocabSize), at: 0, resolve, reject })
+      const request = { id, inputIds: Int32Array.from(ids), maxTokens: 0, wantLogits: true, ...params }
+      this.#host.send(0, { kind: 'request', request })
+    })
+  }
+
+  state(): readonly DpRankState[] {
+    return this.#states
+  }
+
+  info(): Readonly<Record<string, unknown>> {
+    const { spec, dtype, limits, generation, topology } = this.plan
+    return {
+      ...this.flags,
+      model_name: this.modelName,
+      architecture: spec.architecture,
+      dtype: dtype === 'f32' ? 'float32' : 'bfloat16',
+      context_length: this.contextLength,
+      max_total_num_tokens: limits.kvSlots,
+      vocab_size: spec.vocabSize,
+      parallel: topology.sizes,
+      generation_defaults: generation,
+      ...this.#facts,
+    }
+  }
+
+  /** For drills: the host of this engine's ranks. */
+  get host(): RankHost {
+    return this.#host
+  }
+
+  #refuseWhenGone(): void {
+    if (this.#failed) throw this.#failed
+    if (this.#closing) throw new EngineError('SY_ENGINE_CLOSING')
+  }
+
+  #route(request: GenerationRequest): number {
+    return request.routedDpRank ?? 0
+  }
+
+  #onReport(rank: number, report: RankReport): void {
+    if (report.kind !== 'step') return
+    this.#states[this.plan.topology.ranks[rank]!.attnDp] = report.state
+    for (const progress of report.progress) {
+      const live = this.#live.get(progress.id)
+      if (live) this.#advance(live, progress)
+      else if (report.logits) this.#collect(progress, report.logits)
+    }
+  }
+
+  #collect(progress: RequestProgress, logits: Float32Array): void {
+    const collector = this.#logits.get(progress.id)
+    if (!collector) return
+    const from = progress.logitRow * this.vocabSize
+    const rows = logits.subarray(from, from + progress.logitRows * this.vocabSize)
+    collector.rows.set(rows, collector.at)
+    collector.at += rows.length
+    if (!progress.end) return
+    this.#logits.delete(progress.id)
+    collector.resolve(collector.rows)
+    this.#noteIdle()
+  }
+
+  /** One token of one request: text, ends, events. */
+  #advance(live: Live, { token, end, admittedAt }: RequestProgress): void {
+    if (token === null) return
+    live.admitted ||= admittedAt
+    live.firstToken ||= absoluteNow()
+    live.completionTokens++
+    if (end === 'stop') {
+      this.#finish(live, live.text.flush().text, [token], 'stop')
+      return
+    }
+    const { text, stopped } = live.text.push(token)
+    if (stopped) {
+      if (end === null) this.#host.send(live.rank, { kind: 'abort', id: live.id })
+      this.#finish(live, text, [token], 'stop')
+    } else if (end === 'length') {
+      const rest = live.text.flush()
+      this.#finish(live, text + rest.text, [token], rest.stopped ? 'stop' : 'length')
+    } else {
+      live.events.push({ text, tokenIds: [token], finish: null })
+    }
+  }
+
+  #finish(live: Live, text: string, tokenIds: number[], reason: FinishReason): void {
+    const now = absoluteNow()
+    const usage = {
+      promptTokens: live.request.inputIds.length,
+      completionTokens: live.completionTokens,
+      cachedTokens: 0,
+    }
+    const timings = {
+      queueMs: Math.max(0, (live.admitted || now) - live.arrived),
+      firstTokenMs: (live.firstToken || now) - live.arrived,
+      totalMs: now - live.arrived,
+    }
+    live.events.push({ text, tokenIds, finish: { reason, usage, timings } })
+    live.events.end()
+    this.#forget(live)
+  }
+
+  #forget(live: Live): void {
+    live.detach()
+    this.#live.delete(live.id)
+    this.#noteIdle()
+  }
+
+  #abort(id: string): void {
+    const live = this.#live.get(id)
+    if (!live) return
+    this.#host.send(live.rank, { kind: 'abort', id })
+    this.#finish(live, live.text.flush().text, [], 'abort')
+  }
+
+  #onFailure(error: Error): void {
+    this.#failed = error
+    for (const live of this.#live.values()) {
+      live.detach()
+      live.events.fail(error)
+    }
+    for (const collector of this.#logits.values()) collector.reject(error)
+    this.#live.clear()
+    this.#logits.clear()
+    this.#noteIdle()
+    this.#settleFailure(error)
+  }
+
+  #noteIdle(): void {
+    if (this.#live.size === 0 && this.#logits.size === 0) this.#idle?.()
+  }
+
+  close(limitMs = 0): Promise<void> {
+    this.#closing ??= this.#shutDown(limitMs)
+    return this.#closing
+  }
+
+  async #shutDown(limitMs: number): Promise<void> {
+    if ((this.#live.size > 0 || this.#logits.size > 0) && limitMs > 0) {
+      let timer: NodeJS.Timeout | undefined
+      await new Promise<void>(resolve => {
+        this.#idle = resolve
+        timer = setTimeout(resolve, limitMs)
+      })
+      clearTimeout(timer)
+    }
+    for (const id of [...this.#live.keys()]) this.#abort(id)
+    for (const collector of this.#logits.values()) collector.reject(new EngineError('SY_ENGINE_CLOSING'))
+    await this.#host.stop(5000)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close()
+  }
+}

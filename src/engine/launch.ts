@@ -1,0 +1,63 @@
+// What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
+
+import type { ShmGroup } from '../comm/index.js'
+import type { MemorySpan } from '../device/memory.js'
+import type { LoadedWeights } from '../formats/weight-spec.js'
+import type { ProgramLimits } from '../models/index.js'
+import type { RankCoordinates } from '../parallel/index.js'
+import type { Program } from '../program/index.js'
+import type { RankRequest, RequestProgress } from '../scheduler/index.js'
+import type { DpRankState } from './request.js'
+
+export interface RankLaunch {
+  readonly coordinates: RankCoordinates
+  readonly dpRanks: number
+  readonly control: SharedArrayBuffer
+  /** All ranks of the engine; votes travel here. */
+  readonly world: ShmGroup
+  readonly program: Program
+  readonly weights: LoadedWeights
+  /** Memory of every buffer of the program. */
+  readonly buffers: Readonly<Record<string, MemorySpan>>
+  readonly ropeTables: Readonly<Record<string, MemorySpan>>
+  readonly limits: ProgramLimits
+  readonly chunkedPrefillSize: number
+  readonly kernels: 'auto' | 'native' | 'reference'
+  readonly configHash: number
+  /** Ranks and cores decide whether waits spin. */
+  readonly ranks: number
+  readonly cores: number
+}
+
+/** Main thread → rank. */
+export type RankCommand =
+  | { readonly kind: 'request'; readonly request: RankRequest }
+  | { readonly kind: 'abort'; readonly id: string }
+  | { readonly kind: 'stop' }
+
+/** Rank → main thread. */
+export type RankReport =
+  | { readonly kind: 'ready'; readonly kernels: string }
+  | {
+      readonly kind: 'step'
+      readonly progress: readonly RequestProgress[]
+      readonly logits: Float32Array | null
+      readonly state: DpRankState
+    }
+  | { readonly kind: 'stopped' }
+  | { readonly kind: 'failed'; readonly error: RankFailure }
+
+/** An error in a form that crosses threads. */
+export interface RankFailure {
+  readonly code: string
+  readonly message: string
+  readonly remedy: string
+  readonly stack: string
+}
+
+/** How a rank gets its commands and sends its reports; the worker uses message ports, tests use arrays. */
+export interface RankPort {
+  /** The next command, or undefined. Never waits. */
+  receive(): RankCommand | undefined
+  send(report: RankReport): void
+}

@@ -1,0 +1,51 @@
+// Entry of a rank's worker thread: builds the rank, drives its loop to the end, reports how it ended.
+// The loop never returns to the event loop, so commands are read with receiveMessageOnPort.
+import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
+import { SwitchyardError } from '../config/errors.js'
+import { systemClock } from '../runtime/clock.js'
+import { drive, spinPolicy } from '../runtime/wait.js'
+import type { RankCommand, RankFailure, RankLaunch, RankPort } from './launch.js'
+import { Rank } from './rank.js'
+
+const { launch, commands } = workerData as { launch: RankLaunch; commands: MessagePort }
+
+const port: RankPort = {
+  receive: () => receiveMessageOnPort(commands)?.message as RankCommand | undefined,
+  send: report => parentPort!.postMessage(report),
+}
+
+/** Milliseconds since the epoch, so that the main thread's clock and this one agree. */
+const clock = { now: () => performance.timeOrigin + systemClock.now() }
+
+function failureOf(error: unknown): RankFailure {
+  const e = error instanceof Error ? error : new Error(String(error))
+  const known = e instanceof SwitchyardError
+  return {
+    code: known ? e.code : 'SY_RANK_FAILED',
+    message: e.message,
+    remedy: known ? e.remedy : 'This is a bug: please report it.',
+    stack: e.stack ?? '',
+  }
+}
+
+try {
+  const rank = new Rank(launch, port, clock)
+  const id = launch.coordinates.rank
+  port.send({ kind: 'ready', kernels: rank.kernels })
+  try {
+    drive(
+      rank.run(),
+      spinPolicy(launch.ranks, launch.cores),
+      () => rank.control.throwIfAborted(id),
+      wait => rank.status.waitingFor(wait?.peer ?? -1),
+    )
+    rank.status.phase('stopped')
+    port.send({ kind: 'stopped' })
+  } catch (error) {
+    rank.status.failed()
+    throw error
+  }
+} catch (error) {
+  port.send({ kind: 'failed', error: failureOf(error) })
+}
+commands.close()

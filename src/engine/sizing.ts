@@ -1,0 +1,84 @@
+// How much memory a rank's program takes and how many tokens its KV pool gets. Pure arithmetic over flags and sizes, so
+// that `explain` can answer before anything is allocated.
+import { totalmem } from 'node:os'
+import type { EngineFlags } from '../config/flags.js'
+import type { ModelSpec } from '../formats/model-spec.js'
+import { gqaKvColumns, mlaKvColumns } from '../layers/index.js'
+import type { ProgramLimits } from '../models/index.js'
+import { EngineError } from './errors.js'
+
+const GIB = 1073741824
+
+export const showBytes = (bytes: number): string =>
+  bytes >= GIB ? `${(bytes / GIB).toFixed(1)} GiB` : `${(bytes / 1048576).toFixed(1)} MiB`
+
+/** Bytes one token takes in the caches of all layers of one rank (f32). */
+export function kvBytesPerToken(spec: ModelSpec, attnTp: number): number {
+  const columns = spec.layers.map(({ attention }) =>
+    attention.kind === 'mla' ? mlaKvColumns(attention) : gqaKvColumns(attention, attnTp),
+  )
+  return 4 * columns.reduce((a, b) => a + b, 0)
+}
+
+export interface MemorySituation {
+  /** Bytes free for the KV pool and everything after it. */
+  readonly free: number
+  readonly total: number
+  /** Bytes the weights take. */
+  readonly weights: number
+}
+
+/** Tokens of one rank's KV pool: what was asked for, else what the running requests can need within the memory's limit. */
+export function kvPoolTokens(
+  flags: EngineFlags,
+  spec: ModelSpec,
+  contextLength: number,
+  memory: MemorySituation,
+): number {
+  const bytesPerToken = kvBytesPerToken(spec, 1)
+  const allowed =
+    flags.memFractionStatic === null ? memory.free / 4 : memory.total * flags.memFractionStatic - memory.weights
+  const pages = (tokens: number) => Math.ceil(tokens / flags.pageSize) * flags.pageSize
+  const wanted = pages(flags.maxTotalTokens ?? flags.maxRunningRequests * pages(contextLength))
+  const affordable = Math.floor(allowed / bytesPerToken / flags.pageSize) * flags.pageSize
+  const smallest = flags.pageSize
+  if (flags.maxTotalTokens !== null && wanted * bytesPerToken > memory.free) {
+    throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
+      what: `a KV cache of ${flags.maxTotalTokens} tokens`,
+      needed: showBytes(wanted * bytesPerToken),
+      available: showBytes(memory.free),
+      remedy: `Use --max-total-tokens ${Math.max(smallest, Math.floor(memory.free / bytesPerToken))} or less.`,
+    })
+  }
+  if (affordable < smallest) {
+    throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
+      what: 'one page of the KV cache',
+      needed: showBytes(smallest * bytesPerToken),
+      available: showBytes(Math.max(0, allowed)),
+      remedy: 'Raise --mem-fraction-static, or free memory.',
+    })
+  }
+  return flags.maxTotalTokens === null ? Math.min(wanted, affordable) : wanted
+}
+
+/** The model's context length, or the shorter one that was asked for. */
+export function contextLengthOf(flags: EngineFlags, spec: ModelSpec): number {
+  const asked = flags.contextLength ?? spec.maxPositions
+  if (asked > spec.maxPositions) {
+    throw new EngineError('SY_ENGINE_CONTEXT_TOO_LONG', { asked, limit: spec.maxPositions })
+  }
+  return asked
+}
+
+export function programLimits(flags: EngineFlags, spec: ModelSpec, memory: MemorySituation): ProgramLimits {
+  const contextLength = contextLengthOf(flags, spec)
+  return {
+    tokens: flags.chunkedPrefillSize + flags.maxRunningRequests,
+    sequences: flags.maxRunningRequests,
+    contextLength,
+    pageSize: flags.pageSize,
+    kvSlots: kvPoolTokens(flags, spec, contextLength, memory),
+  }
+}
+
+export const machineMemory = (): number => totalmem()

@@ -1,0 +1,2 @@
+// The paged KV cache of a rank.
+export { PagePool } from './page-pool.js'

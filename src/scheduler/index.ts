@@ -1,0 +1,15 @@
+// Per DP rank: queues, batches, and the agreement of ranks on a step.
+export { type BatchSlice, FORWARD_MODE, type ForwardMode, IDLE_BATCH, type LocalBatch, makeBatch } from './batch.js'
+export { type EndReason, type RankRequest, RequestState } from './request-state.js'
+export { type RequestProgress, Scheduler, type SchedulerLimits } from './scheduler.js'
+export {
+  castVote,
+  choosePadding,
+  type DpPaddingMode,
+  hashWords,
+  planStep,
+  type StepPlan,
+  VOTE_FIELDS,
+  VOTE_WORDS,
+  type VoteContext,
+} from './step-plan.js'

@@ -1,0 +1,62 @@
+// A request as its attention-DP rank sees it: its tokens, how far they are computed, and its KV pages.
+
+/** What a rank is told about a request. Plain data that crosses threads. */
+export interface RankRequest {
+  readonly id: string
+  readonly inputIds: Int32Array
+  /** Most tokens to draw. 0: compute the prompt's logits only. */
+  readonly maxTokens: number
+  readonly temperature: number
+  readonly topP: number
+  readonly topK: number
+  readonly minP: number
+  readonly seedLow: number
+  readonly seedHigh: number
+  /** Tokens that end the output (the model's own, unless ignored, and the request's). */
+  readonly endTokenIds: readonly number[]
+  /** Send the logits of every prompt position. */
+  readonly wantLogits: boolean
+}
+
+export type EndReason = 'stop' | 'length'
+
+export class RequestState {
+  readonly request: RankRequest
+  /** Prompt, then drawn tokens. */
+  readonly tokens: Int32Array
+  length: number
+  /** Tokens whose keys and values are in the cache. */
+  computed = 0
+  /** KV pages held, in order of position. */
+  readonly pages: number[] = []
+  /** Pages promised and not yet taken. */
+  reserved: number
+  /** When it was admitted, on the rank's clock. */
+  readonly admittedAt: number
+
+  constructor(request: RankRequest, reserved: number, admittedAt: number) {
+    this.request = request
+    this.length = request.inputIds.length
+    this.tokens = new Int32Array(this.length + request.maxTokens)
+    this.tokens.set(request.inputIds)
+    this.reserved = reserved
+    this.admittedAt = admittedAt
+  }
+
+  get id(): string {
+    return this.request.id
+  }
+
+  get drawn(): number {
+    return this.length - this.request.inputIds.length
+  }
+
+  /** Tokens that wait to be computed: the rest of the prompt, or the one drawn last. */
+  get pending(): number {
+    return this.length - this.computed
+  }
+
+  get inPrefill(): boolean {
+    return this.computed < this.request.inputIds.length
+  }
+}

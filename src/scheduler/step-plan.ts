@@ -1,0 +1,142 @@
+// Vote → plan. Each attention-DP rank votes a row of words; the same rows on every rank give, by pure functions, the
+// same plan. Fields and reductions are SGLang's MLP sync (managers/scheduler_components/dp_attn.py) plus our own
+// words that must be equal everywhere: whatever differs there is an error that names ranks and field, never a hang.
+import { RankError } from '../runtime/errors.js'
+import { FORWARD_MODE, type ForwardMode, type LocalBatch } from './batch.js'
+
+/** In wire order. The first eleven are SGLang's; the rest are ours. */
+export const VOTE_FIELDS = [
+  'num_tokens',
+  'num_tokens_for_logprob',
+  'can_run_decode_graph',
+  'is_extend_in_batch',
+  'local_can_run_tbo',
+  'local_forward_mode',
+  'can_run_prefill_graph',
+  'prefill_graph_max_prefix_len',
+  'can_run_draft_graph',
+  'is_health_check',
+  'attention_pairs',
+  'stopping',
+  'step',
+  'config_hash',
+  'placement_version',
+  'generation',
+  'previous_plan_hash',
+] as const
+export type VoteField = (typeof VOTE_FIELDS)[number]
+export const VOTE_WORDS = VOTE_FIELDS.length
+
+/** Fields that must be equal on all ranks. */
+const EQUAL_FIELDS: readonly VoteField[] = [
+  'step',
+  'config_hash',
+  'placement_version',
+  'generation',
+  'previous_plan_hash',
+]
+
+const at = (field: VoteField): number => VOTE_FIELDS.indexOf(field)
+
+/** What a rank knows beside its batch. */
+export interface VoteContext {
+  readonly step: number
+  readonly stopping: boolean
+  readonly configHash: number
+  readonly placementVersion: number
+  readonly generation: number
+  readonly previousPlanHash: number
+}
+
+/** Writes one rank's vote. */
+export function castVote(batch: LocalBatch, context: VoteContext, out: Int32Array): void {
+  out.fill(0)
+  const set = (field: VoteField, value: number) => {
+    out[at(field)] = value
+  }
+  set('num_tokens', batch.tokens)
+  set('num_tokens_for_logprob', batch.logitRows)
+  set('is_extend_in_batch', batch.mode === 'extend' || batch.mode === 'mixed' ? 1 : 0)
+  set('local_forward_mode', FORWARD_MODE[batch.mode])
+  set('attention_pairs', Math.min(batch.attentionPairs, 0x7fffffff))
+  set('stopping', context.stopping ? 1 : 0)
+  set('step', context.step)
+  set('config_hash', context.configHash)
+  set('placement_version', context.placementVersion)
+  set('generation', context.generation)
+  set('previous_plan_hash', context.previousPlanHash)
+}
+
+/** How rows of all DP ranks are brought together: everyone padded to the longest, or one after another. */
+export type DpPaddingMode = 'MAX_LEN' | 'SUM_LEN'
+
+/** What every rank does in a step: the same frozen data on all of them. Arrays have one entry a DP rank. */
+export interface StepPlan {
+  readonly step: number
+  readonly numTokens: readonly number[]
+  readonly numLogitRows: readonly number[]
+  readonly attentionPairs: readonly number[]
+  readonly forwardModes: readonly ForwardMode[]
+  readonly isExtend: boolean
+  readonly dpPadding: DpPaddingMode
+  /** Nobody has tokens: no program runs. */
+  readonly idle: boolean
+  /** Everybody is asked to stop and has nothing left. */
+  readonly stop: boolean
+  readonly hash: number
+}
+
+/**
+ * MAX_LEN iff nobody extends and 2·sum >= max·ranks (ties to MAX_LEN): an all-reduce moves about twice the sum, an
+ * all-gather max times ranks (source: SGLang DpPaddingMode.get_dp_padding_mode). Over one rank the two are the same.
+ */
+export function choosePadding(numTokens: readonly number[], isExtend: boolean): DpPaddingMode {
+  if (isExtend && numTokens.length > 1) return 'SUM_LEN'
+  const sum = numTokens.reduce((a, b) => a + b, 0)
+  return 2 * sum >= Math.max(...numTokens) * numTokens.length ? 'MAX_LEN' : 'SUM_LEN'
+}
+
+/**
+ * @param votes one row of VOTE_WORDS a DP rank
+ * @throws RankError when a field that must be equal differs
+ */
+export function planStep(votes: Int32Array, dpRanks: number): StepPlan {
+  const get = (rank: number, field: VoteField) => votes[rank * VOTE_WORDS + at(field)]!
+  const all = (field: VoteField) => Array.from({ length: dpRanks }, (_, r) => get(r, field))
+  for (const field of EQUAL_FIELDS) {
+    const values = all(field)
+    const odd = values.findIndex(v => v !== values[0])
+    if (odd > 0) {
+      throw new RankError('SY_RANK_DISAGREES', {
+        collective: 'the vote of a step',
+        where: ` (step ${get(0, 'step')})`,
+        field,
+        values: `${values[0]} on DP rank 0, ${values[odd]} on DP rank ${odd}`,
+        rank: odd,
+      })
+    }
+  }
+  const numTokens = all('num_tokens')
+  const isExtend = all('is_extend_in_batch').some(v => v === 1)
+  const idle = numTokens.every(n => n === 0)
+  const modes = Object.keys(FORWARD_MODE) as ForwardMode[]
+  const plan = {
+    step: get(0, 'step'),
+    numTokens,
+    numLogitRows: all('num_tokens_for_logprob'),
+    attentionPairs: all('attention_pairs'),
+    forwardModes: all('local_forward_mode').map(v => modes.find(m => FORWARD_MODE[m] === v) ?? 'idle'),
+    isExtend,
+    dpPadding: choosePadding(numTokens, isExtend),
+    idle,
+    stop: idle && all('stopping').every(v => v === 1),
+  }
+  return Object.freeze({ ...plan, hash: hashWords(votes) })
+}
+
+/** FNV-1a over words; equal on every rank because the votes are. */
+export function hashWords(words: ArrayLike<number>): number {
+  let hash = 0x811c9dc5
+  for (let i = 0; i < words.length; i++) hash = Math.imul(hash ^ words[i]!, 0x01000193)
+  return hash | 0
+}
