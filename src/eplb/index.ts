@@ -1,18 +1,29 @@
 // Public face of eplb: plan a placement of experts from their load, judge it, move to it, and pick replicas.
 // Pure functions over plain data: no I/O, no clock, no randomness of its own.
 
+export { algorithmChoices, autoPick, getAlgorithm } from './algorithms/registry.js'
+export { DEFAULT_LAMBDA, DEFAULT_LINK_WEIGHT } from './algorithms/switchyard/switchyard.js'
+export { type ClusterOptions, liveSlots, makeCluster, nodesIn, physicalOf } from './cluster.js'
+export { type FlatCounts, makeCounts, stepRange, sumSteps } from './counts.js'
+export { diffPlacements, totalsOf } from './diff.js'
 export { EplbError } from './errors.js'
+export {
+  balancednessOf,
+  balancednessPerStep,
+  gpuLoads,
+  meanBalancedness,
+  physicalToLogicalCounts,
+  quality,
+  windowMeans,
+} from './loads.js'
+export { peakLowerBound } from './lower-bound.js'
+export { makePlacement, placementRows, trivialPlacement } from './placement.js'
+export { alignSlots, type RelabelOptions, relabel } from './relabel.js'
 export type * from './reports/types.js'
+export { type Drift, type SyntheticOptions, syntheticCounts } from './synthetic.js'
 export type * from './types.js'
-// Functions that follow, with these signatures:
-//   makeCounts(values: number[][] | number[][][] | {data, steps, layers, experts}): Counts     checked
-//   makeCluster({gpus, nodes?, physical? | slotsPerGpu?, dead?}): Cluster                      nodes = number of nodes
-//   makePlacement(physicalToLogical: number[][] | Int32Array, logical, cluster, version?): Placement   checked
-//   trivialPlacement(layers, logical, cluster): Placement
-//   algorithmChoices(): {name, summary}[]; getAlgorithm(name): BalancingAlgorithm
-//   quality(placement, counts): LayerQuality; gpuLoads(placement, counts): Float64Array [layers][gpus]
-//   physicalToLogicalCounts(physicalCounts [steps][layers][physical] Float64Array, steps, placement): Counts
-//   diffPlacements(from, to): PlacementDiff; relabel(from, to, {withinNodes}): Placement
-//   planReport(input, options): {report: PlanReport, placement: Placement}
-//   compareReport(input, options): CompareReport
-//   replayReport(counts, cluster, options): ReplayReport; sweepReport(counts, options): SweepReport
+// Reports follow, with these signatures:
+//   planReport(input: BalancingInput, options: PlanOptions): { report: PlanReport; placement: Placement }
+//   compareReport(input: BalancingInput, options: CompareOptions): CompareReport
+//   replayReport(counts: Counts, cluster: Cluster, options: ReplayOptions): ReplayReport
+//   sweepReport(counts: Counts, options: SweepOptions): SweepReport

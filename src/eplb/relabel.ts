@@ -35,6 +35,26 @@ export function relabel(from: Placement, to: Placement, options: RelabelOptions 
   return makePlacement(map, to.logical, cluster, to.version)
 }
 
+/** `to` with the slots inside each GPU reordered so that as many as possible hold what they held in `from`. */
+export function alignSlots(from: Placement, to: Placement): Placement {
+  checkSameSlots(from, to)
+  const { layers, physical, cluster } = to
+  const starts = slotStarts(cluster)
+  const map = new Int32Array(layers * physical)
+  for (let l = 0; l < layers; l++) {
+    const range = [l * physical, (l + 1) * physical] as const
+    const now = to.physicalToLogical.subarray(...range)
+    for (let g = 0; g < cluster.gpus; g++)
+      keepSlots(
+        from.physicalToLogical.subarray(...range),
+        now.subarray(starts[g], starts[g + 1]),
+        map.subarray(...range),
+        starts[g]!,
+      )
+  }
+  return makePlacement(map, to.logical, cluster, to.version)
+}
+
 /** kept[g][h] = distinct experts of plan GPU g that old GPU h holds; IMPOSSIBLE where they may not trade places. */
 function keptExperts(
   from: Placement,

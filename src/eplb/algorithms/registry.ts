@@ -5,6 +5,7 @@ import type { AlgorithmChoice, AlgorithmName, BalancingAlgorithm, BalancingInput
 import { deepseek, deepseekHierarchical } from './deepseek.js'
 import { deepseekVec, deepseekVecHierarchical } from './deepseek-vec.js'
 import { elasticityAware, elasticityAwareHierarchical } from './elasticity-aware.js'
+import { switchyard } from './switchyard/switchyard.js'
 
 /**
  * SGLang's rule: with dead GPUs elasticity_aware; else hierarchical iff the model has groups and they divide over the
@@ -31,6 +32,7 @@ const algorithms: readonly BalancingAlgorithm[] = [
   deepseekVecHierarchical,
   elasticityAware,
   elasticityAwareHierarchical,
+  switchyard,
   auto,
 ]
 
