@@ -1,0 +1,61 @@
+import { readFileSync } from 'node:fs'
+import { describe, expect, it } from 'vitest'
+import { castVote, choosePadding, IDLE_BATCH, type LocalBatch, planStep, VOTE_WORDS } from './index.js'
+
+const golden = JSON.parse(
+  readFileSync(new URL('../../test/fixtures/golden/rank-layout-padding-tbo-static-p2p.json', import.meta.url), 'utf8'),
+)
+
+const context = { step: 3, stopping: false, configHash: 77, placementVersion: 1, generation: 2, previousPlanHash: -5 }
+const votes = (batches: readonly LocalBatch[], contexts = batches.map(() => context)): Int32Array => {
+  const all = new Int32Array(batches.length * VOTE_WORDS)
+  batches.forEach((b, r) => castVote(b, contexts[r]!, all.subarray(r * VOTE_WORDS, (r + 1) * VOTE_WORDS)))
+  return all
+}
+const decode = (tokens: number): LocalBatch => ({ ...IDLE_BATCH, mode: 'decode', tokens, logitRows: tokens })
+
+describe('votes and plans', () => {
+  it('keeps lists, takes the maximum of extend, and pads as the reference does', () => {
+    const plan = planStep(votes([decode(8), decode(8), IDLE_BATCH, IDLE_BATCH]), 4)
+    expect(plan.numTokens).toEqual([8, 8, 0, 0])
+    expect(plan.forwardModes).toEqual(['decode', 'decode', 'idle', 'idle'])
+    expect(plan).toMatchObject({ isExtend: false, idle: false, stop: false, dpPadding: 'MAX_LEN', step: 3 })
+    const mixed = planStep(votes([decode(1), { ...decode(5), mode: 'mixed' }]), 2)
+    expect(mixed).toMatchObject({ isExtend: true, dpPadding: 'SUM_LEN' })
+  })
+
+  it('chooses the padding mode of every golden case', () => {
+    expect(golden.padding.length).toBeGreaterThan(0)
+    for (const c of golden.padding) {
+      expect(
+        choosePadding(c.tokens ?? c.num_tokens ?? c.global_num_tokens, Boolean(c.extend ?? c.is_extend_in_batch)),
+        JSON.stringify(c),
+      ).toBe(c.mode)
+    }
+  })
+
+  it('stops only when everyone wants to and nobody has work', () => {
+    const stopping = { ...context, stopping: true }
+    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH], [stopping, context]), 2).stop).toBe(false)
+    expect(planStep(votes([IDLE_BATCH, decode(1)], [stopping, stopping]), 2).stop).toBe(false)
+    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH], [stopping, stopping]), 2).stop).toBe(true)
+  })
+
+  it.each(['step', 'configHash', 'placementVersion', 'generation', 'previousPlanHash'] as const)(
+    'refuses votes whose %s differs, naming field and ranks',
+    field => {
+      const other = { ...context, [field]: 1234 }
+      const snake = field.replace(/[A-Z]/g, c => `_${c.toLowerCase()}`)
+      expect(() => planStep(votes([decode(1), decode(1), decode(1)], [context, context, other]), 3)).toThrow(
+        new RegExp(`${snake} is ${context[field]} on DP rank 0, 1234 on DP rank 2`),
+      )
+    },
+  )
+
+  it('is frozen and hashes what it was made of', () => {
+    const a = planStep(votes([decode(4), IDLE_BATCH]), 2)
+    expect(Object.isFrozen(a)).toBe(true)
+    expect(planStep(votes([decode(4), IDLE_BATCH]), 2).hash).toBe(a.hash)
+    expect(planStep(votes([decode(5), IDLE_BATCH]), 2).hash).not.toBe(a.hash)
+  })
+})
