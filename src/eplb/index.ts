@@ -7,6 +7,7 @@ export { type ClusterOptions, liveSlots, makeCluster, nodesIn, physicalOf } from
 export { type FlatCounts, makeCounts, stepRange, sumSteps } from './counts.js'
 export { diffPlacements, totalsOf } from './diff.js'
 export { EplbError } from './errors.js'
+export { linkLoad } from './links.js'
 export {
   balancednessOf,
   balancednessPerStep,
@@ -19,11 +20,10 @@ export {
 export { peakLowerBound } from './lower-bound.js'
 export { makePlacement, placementRows, trivialPlacement } from './placement.js'
 export { alignSlots, type RelabelOptions, relabel } from './relabel.js'
+export { compareReport } from './reports/compare-report.js'
+export { planReport } from './reports/plan-report.js'
+export { replayReport } from './reports/replay-report.js'
+export { sweepReport } from './reports/sweep-report.js'
 export type * from './reports/types.js'
 export { type Drift, type SyntheticOptions, syntheticCounts } from './synthetic.js'
 export type * from './types.js'
-// Reports follow, with these signatures:
-//   planReport(input: BalancingInput, options: PlanOptions): { report: PlanReport; placement: Placement }
-//   compareReport(input: BalancingInput, options: CompareOptions): CompareReport
-//   replayReport(counts: Counts, cluster: Cluster, options: ReplayOptions): ReplayReport
-//   sweepReport(counts: Counts, options: SweepOptions): SweepReport

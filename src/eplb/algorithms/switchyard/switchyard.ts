@@ -16,8 +16,8 @@ import { elasticityAware } from '../elasticity-aware.js'
 import { type LiveCluster, liveCluster } from './live-cluster.js'
 import { cheapest, lowestPeak } from './plan-layer.js'
 
-/** Moves all slots of a layer for 2 % of peak. */
-export const DEFAULT_LAMBDA = 0.02
+/** Moves every slot of a layer for 5 % of the mean load. */
+export const DEFAULT_LAMBDA = 0.05
 export const DEFAULT_LINK_WEIGHT = 0.1
 
 const OTHERS = [deepseek, deepseekHierarchical, deepseekVec, deepseekVecHierarchical, elasticityAware]
