@@ -22,6 +22,7 @@ const TYPES: Readonly<Record<number, string>> = {
 /** Codes that client libraries compare with. */
 const OPENAI_CODES: Readonly<Record<string, string>> = {
   SY_HTTP_CONTEXT_LENGTH: 'context_length_exceeded',
+  SY_REQUEST_TOO_LONG: 'context_length_exceeded',
   SY_HTTP_UNKNOWN_MODEL: 'model_not_found',
   SY_HTTP_UNAUTHORIZED: 'invalid_api_key',
 }
@@ -35,10 +36,12 @@ export function errorBody(error: SwitchyardError): ErrorBody {
   const param = error.fields['param']
   return {
     error: {
-      message: `${error.message}. To fix it, ${error.remedy}.`,
+      message: `${sentence(error.message)} ${sentence(error.remedy.charAt(0).toUpperCase() + error.remedy.slice(1))}`,
       type: TYPES[error.status] ?? (error.status >= 500 ? 'server_error' : 'invalid_request_error'),
       param: typeof param === 'string' ? param : null,
       code: OPENAI_CODES[error.code] ?? error.code,
     },
   }
 }
+
+const sentence = (text: string): string => (/[.!?]$/.test(text) ? text : `${text}.`)

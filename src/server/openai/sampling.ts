@@ -11,9 +11,9 @@ export interface SamplingDefaults {
   readonly minP: number
 }
 
-/** Reads `samplingDefaults` {temperature?, topP?, topK?, minP?} of the engine's info. */
+/** Reads `generation_defaults` {temperature, topP, topK, minP}, each a number or null, of the engine's info. */
 export function samplingDefaults(engine: GenerationEngine): SamplingDefaults {
-  const given = (engine.info()['samplingDefaults'] ?? {}) as Readonly<Record<string, unknown>>
+  const given = (engine.info()['generation_defaults'] ?? {}) as Readonly<Record<string, unknown>>
   const number = (key: string, otherwise: number): number => {
     const value = given[key]
     return typeof value === 'number' && Number.isFinite(value) ? value : otherwise
@@ -26,12 +26,15 @@ export function samplingDefaults(engine: GenerationEngine): SamplingDefaults {
   }
 }
 
+/** More candidates than any vocabulary has; beyond it the engine would refuse a number that means "all". */
+const MAX_TOP_K = 2 ** 24 - 1
+
 /** @param maxTokens already checked against the context */
 export function samplingOf(body: SharedBody, defaults: SamplingDefaults, maxTokens: number): SamplingParams {
   return {
     temperature: body.temperature ?? defaults.temperature,
     topP: body.top_p ?? defaults.topP,
-    topK: Math.max(0, body.top_k ?? defaults.topK),
+    topK: Math.min(MAX_TOP_K, Math.max(0, body.top_k ?? defaults.topK)),
     minP: body.min_p ?? defaults.minP,
     seed: body.seed === undefined ? null : BigInt.asUintN(64, BigInt(body.seed)),
     maxTokens,

@@ -1,0 +1,59 @@
+// Measures an engine from outside, as a client sees it: prompts of random tokens, greedy, end tokens ignored.
+// Decode speed counts only the time in which the whole batch decodes, prompt speed only the time until all have begun.
+import { type GenerationEngine, GREEDY } from '../../engine/request.js'
+import { CounterRandom, STREAM } from '../../runtime/random.js'
+
+export interface Workload {
+  readonly batch: number
+  readonly promptTokens: number
+  readonly outputTokens: number
+  readonly seed: number
+}
+
+export interface Speed {
+  readonly batch: number
+  readonly promptTokensPerSecond: number
+  readonly decodeTokensPerSecond: number
+  readonly decodeStepMs: number
+  /** Mean time from arrival to the first token. */
+  readonly firstTokenMs: number
+}
+
+interface Track {
+  readonly at: number[]
+}
+
+/** Runs one batch. `now` in milliseconds. */
+export async function measure(engine: GenerationEngine, load: Workload, now: () => number): Promise<Speed> {
+  const random = new CounterRandom(load.seed, STREAM.benchmark)
+  const prompts = Array.from({ length: load.batch }, () =>
+    Array.from({ length: load.promptTokens }, () => random.below(engine.vocabSize)),
+  )
+  const sampling = { ...GREEDY, maxTokens: load.outputTokens, ignoreEos: true }
+  const begin = now()
+  const tracks = await Promise.all(
+    prompts.map(async (inputIds): Promise<Track> => {
+      const at: number[] = []
+      for await (const event of engine.generate({ inputIds, sampling })) for (const _ of event.tokenIds) at.push(now())
+      return { at }
+    }),
+  )
+  return speedOf(load, tracks, begin)
+}
+
+/** Pure: from the arrival times of all tokens to speeds. */
+export function speedOf(load: Workload, tracks: readonly Track[], begin: number): Speed {
+  const firsts = tracks.map(track => track.at[0]!)
+  const allBegun = Math.max(...firsts)
+  const firstEnd = Math.min(...tracks.map(track => track.at.at(-1)!))
+  const decoded = tracks.reduce((sum, { at }) => sum + at.filter(t => t > allBegun && t <= firstEnd).length, 0)
+  const seconds = (firstEnd - allBegun) / 1000
+  const rate = decoded / seconds
+  return {
+    batch: load.batch,
+    promptTokensPerSecond: (1000 * load.batch * load.promptTokens) / (allBegun - begin),
+    decodeTokensPerSecond: seconds > 0 ? rate : Number.NaN,
+    decodeStepMs: seconds > 0 ? (1000 * load.batch) / rate : Number.NaN,
+    firstTokenMs: firsts.reduce((sum, t) => sum + t - begin, 0) / firsts.length,
+  }
+}

@@ -1,0 +1,82 @@
+// From anything thrown to two lines and an exit code: 0 fine, 1 something failed, 2 the user can fix it (flags, files,
+// checkpoints). No stack traces unless DEBUG=switchyard asks for them.
+import type { Command, CommanderError } from 'commander'
+import { ConfigError } from '../config/config-errors.js'
+import { SwitchyardError } from '../config/errors.js'
+import { suggestion } from '../config/flag-spec.js'
+import { closest } from '../config/suggest.js'
+import { type CliIo, colors } from './io.js'
+
+/** Prints `error CODE: message` and `fix: remedy`. @returns the exit code */
+export function reportFailure(error: unknown, io: CliIo): number {
+  const paint = colors(io, io.errIsTerminal)
+  if (error instanceof SwitchyardError) {
+    io.err(`${paint.red('error')} ${error.code}: ${error.message}\n`)
+    if (error.remedy !== '') io.err(`${paint.green('fix')}: ${error.remedy}\n`)
+  } else {
+    const message = error instanceof Error ? error.message : String(error)
+    io.err(`${paint.red('error')} SY_INTERNAL: ${message}\n`)
+    io.err(
+      `${paint.green('fix')}: this is a bug in Switchyard; run again with DEBUG=switchyard and report what it prints\n`,
+    )
+  }
+  if (io.env['DEBUG'] === 'switchyard' && error instanceof Error) {
+    io.err(`${error.stack ?? ''}\n${error.cause === undefined ? '' : `cause: ${String(error.cause)}\n`}`)
+  }
+  return error instanceof SwitchyardError && error.status < 500 ? 2 : 1
+}
+
+/** Commander's complaints in our words. @param command the command that was being parsed */
+export function asConfigError(error: CommanderError, command: Command): ConfigError {
+  const quoted = /'([^']*)'/.exec(error.message)?.[1] ?? ''
+  const name = fullName(command)
+  switch (error.code) {
+    case 'commander.unknownOption': {
+      const flags = flagNames(command)
+      return new ConfigError('SY_CONFIG_UNKNOWN_FLAG', {
+        flag: quoted,
+        suggestion: suggestion(closest(quoted.split('=')[0]!.replace(/^-+/, ''), flags), '--'),
+      })
+    }
+    case 'commander.unknownCommand': {
+      const near = closest(
+        quoted,
+        command.commands.map(c => c.name()),
+      )
+      return new ConfigError('SY_CONFIG_UNKNOWN_COMMAND', {
+        command: quoted,
+        suggestion: near === null ? `see ${name} --help for the commands there are` : `did you mean ${name} ${near}?`,
+      })
+    }
+    case 'commander.optionMissingArgument': {
+      const flag = quoted.replace(/^.*?(--[\w-]+).*$/, '$1')
+      return new ConfigError('SY_CONFIG_MISSING_VALUE', { flag, expected: 'its value' })
+    }
+    case 'commander.missingArgument':
+      return new ConfigError('SY_CONFIG_MISSING_ARGUMENT', {
+        command: name,
+        argument: quoted === '' ? 'an argument' : quoted,
+        example: `see ${name} --help`,
+      })
+    case 'commander.excessArguments': {
+      const words = command.args
+      return new ConfigError('SY_CONFIG_EXTRA_ARGUMENT', { command: name, argument: words.at(-1) ?? '' })
+    }
+    default:
+      return new ConfigError('SY_CONFIG_BAD_VALUE', {
+        flag: quoted || name,
+        value: 'not usable',
+        expected: error.message.replace(/^error: /, ''),
+        suggestion: '',
+      })
+  }
+}
+
+function fullName(command: Command): string {
+  return command.parent === null ? command.name() : `${fullName(command.parent)} ${command.name()}`
+}
+
+const flagNames = (command: Command): string[] =>
+  [...command.options, ...(command.parent?.options ?? [])].flatMap(o =>
+    o.long === undefined || o.long === null ? [] : [o.long.slice(2)],
+  )

@@ -1,0 +1,86 @@
+// Commands, flags, help and errors as a user meets them. What needs a model is in test/cli.test.ts.
+import { describe, expect, it } from 'vitest'
+import { captureIo } from '../../test/capture-io.js'
+import { ENGINE_FLAGS, SERVER_FLAGS } from '../config/flags.js'
+import { run } from './main.js'
+import { version } from './version.js'
+
+const at = async (...args: string[]) => {
+  const io = captureIo()
+  const code = await run(args, io)
+  return { code, stdout: io.stdout, stderr: io.stderr }
+}
+
+describe('help', () => {
+  it('shows commands in groups, also when nothing is asked', async () => {
+    for (const args of [[], ['--help'], ['-h'], ['help']]) {
+      const { code, stdout, stderr } = await at(...args)
+      expect([code, stderr]).toEqual([0, ''])
+      for (const word of ['Run a model:', 'serve', 'generate', 'doctor', 'Examples:', 'Exit codes'])
+        expect(stdout).toContain(word)
+    }
+    expect((await at('bench')).stdout).toContain('engine')
+  })
+
+  it.each(['serve', 'generate', 'logits', 'explain', 'bench engine'])('%s takes every engine flag', async command => {
+    const { code, stdout } = await at(...command.split(' '), '--help')
+    expect(code).toBe(0)
+    const text = stdout.replace(/\s+/g, ' ')
+    for (const flag of Object.values(ENGINE_FLAGS)) expect(text).toContain(`--${flag.name} `)
+    expect(text).toContain('default: 512')
+    expect(text).toContain('auto|float32|bfloat16')
+    expect(stdout).toContain('Scheduling:')
+    expect(stdout).toContain('Examples:')
+  })
+
+  it('names the environment of server flags', async () => {
+    const { stdout } = await at('serve', '--help')
+    for (const flag of Object.values(SERVER_FLAGS)) expect(stdout).toContain(`--${flag.name}`)
+    expect(stdout.replace(/\s+/g, ' ')).toContain('env: PORT')
+  })
+
+  it('knows its version', async () => {
+    expect((await at('--version')).stdout).toBe(`${version}\n`)
+  })
+})
+
+describe('mistakes', () => {
+  it.each([
+    [['srve', 'x'], 'SY_CONFIG_UNKNOWN_COMMAND', 'did you mean switchyard serve?'],
+    [['dance'], 'SY_CONFIG_UNKNOWN_COMMAND', 'switchyard --help'],
+    [['bench', 'engin'], 'SY_CONFIG_UNKNOWN_COMMAND', 'did you mean switchyard bench engine?'],
+    [['generate', 'd', '--dtpye', 'auto'], 'SY_CONFIG_UNKNOWN_FLAG', 'did you mean --dtype?'],
+    [['serve', 'd', '--chunked-prefil-size=5'], 'SY_CONFIG_UNKNOWN_FLAG', 'did you mean --chunked-prefill-size?'],
+    [['serve', 'd', '--port'], 'SY_CONFIG_MISSING_VALUE', '--port'],
+    [['serve', 'd', 'e'], 'SY_CONFIG_EXTRA_ARGUMENT', '--help'],
+    [['serve', 'd', '--port', '99999'], 'SY_CONFIG_BAD_VALUE', 'an integer from 0 to 65535'],
+    [['serve', 'd', '--device', 'cuda'], 'SY_CONFIG_NOT_SUPPORTED', 'CPU'],
+    [['serve', 'd', '--dtype', 'float16'], 'SY_CONFIG_BAD_VALUE', 'auto, float32, bfloat16'],
+    [['serve', 'd', '--model-path', 'e'], 'SY_CONFIG_CONFLICT', 'keep one'],
+    [['serve'], 'SY_CONFIG_NO_MODEL', 'switchyard serve models/demo'],
+    [['generate', 'd'], 'SY_CONFIG_MISSING_ARGUMENT', '--input-ids'],
+    [['generate', 'd', '--prompt', 'a', '--input-ids', '1'], 'SY_CONFIG_CONFLICT', 'keep one'],
+    [['generate', 'd', '--input-ids', '1,x'], 'SY_CONFIG_BAD_VALUE', '1,2,3'],
+    [['generate', 'd', '--prompt', 'a', '--seed', '1.5'], 'SY_CONFIG_BAD_VALUE', 'whole number'],
+    [['logits', 'd', '--input-ids', '1'], 'SY_CONFIG_MISSING_ARGUMENT', '--out'],
+    [['bench', 'engine', 'd', '--batches', '1,0'], 'SY_CONFIG_BAD_VALUE', '1 to 4096'],
+  ])('%j: %s', async (args, code, fix) => {
+    const result = await at(...args)
+    expect(result.code).toBe(2)
+    expect(result.stdout).toBe('')
+    const [error, remedy, ...rest] = result.stderr.trimEnd().split('\n')
+    expect(error).toMatch(new RegExp(`^error ${code}: `))
+    expect(remedy).toMatch(/^fix: /)
+    expect(remedy).toContain(fix)
+    expect(rest).toEqual([])
+  })
+
+  it('are coloured only where colours are wanted', async () => {
+    const terminal = captureIo({ terminal: true })
+    await run(['serve'], terminal)
+    expect(terminal.stderr).toContain('\x1b[31m')
+    const quiet = captureIo({ terminal: true, env: { NO_COLOR: '1' } })
+    await run(['serve'], quiet)
+    expect(quiet.stderr).not.toContain('\x1b')
+  })
+})
