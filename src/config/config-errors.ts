@@ -63,4 +63,9 @@ export class ConfigError extends errorArea('Config', {
     message: 'cannot listen on {host} port {port}: {reason}',
     remedy: 'choose an address of this machine with --host and a port you may use with --port',
   },
+  SY_CONFIG_CANNOT_WRITE: {
+    status: 400,
+    message: 'cannot write {file}: {reason}',
+    remedy: 'name a file in a directory that exists and that you may write to',
+  },
 }) {}
