@@ -8,6 +8,7 @@ export {
   placementOf,
   readPlacement,
   writePlacement,
+  writeWhole,
 } from './placement-file.js'
 export { type FileFormat, openFile } from './read-file.js'
 export { type ExpertLoad, type LoadMode, readExpertLoad } from './read-load.js'
