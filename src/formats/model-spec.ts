@@ -53,8 +53,6 @@ export interface MlaSpec {
   /** On the down-projections q_a_proj and kv_a_proj_with_mqa only; q_proj, q_b_proj and kv_b_proj never have one. */
   readonly qkvBias: boolean
   readonly outputBias: boolean
-  /** Of the norms of the two latents; not the model's rms_norm_eps (the models' reference code leaves its default). */
-  readonly latentNormEps: number
   /** rope.width is qk_rope_head_dim. */
   readonly rope: RopeSpec
   readonly scale: number

@@ -48,7 +48,6 @@ export function readMla(reader: ConfigReader, base: Base, interleaved: boolean):
     vDim,
     qkvBias: bias,
     outputBias: bias,
-    latentNormEps: 1e-6,
     rope: rope.spec,
     scale: qkDim ** -0.5 * rope.softmaxFactor,
   }
