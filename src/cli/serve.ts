@@ -42,12 +42,12 @@ export async function runServer(
   const { createLogger, openServer } = await import('../server/index.js')
   const log = createLogger(serverFlags.logLevel)
   const server = await openServer(serverFlags, { log, version })
-  const signals = new SignalQueue(io)
+  const signals = new Signals(io)
   let engine: GenerationEngine | null = null
   try {
     const loading = startWithProgress(io, start, flags)
     // A signal while loading: nothing runs yet, so the process may simply end.
-    const first = await Promise.race([loading, signals.next()])
+    const first = await Promise.race([loading, signals.reached(1)])
     if (first === null) {
       void loading.then(late => late.close(0)).catch(() => {})
       return 130
@@ -57,7 +57,7 @@ export async function runServer(
     announce(io, server, engine, serverFlags)
     let failure: Error | null = null
     const ending = await Promise.race([
-      signals.next().then((): Ending => 'signal'),
+      signals.reached(1).then((): Ending => 'signal'),
       engine.failure.then((error): Ending => {
         failure = error
         return 'failure'
@@ -79,15 +79,14 @@ async function drain(
   server: RunningServer,
   engine: GenerationEngine,
   { shutdownTimeout }: ServerFlags,
-  signals: SignalQueue,
+  signals: Signals,
 ): Promise<number> {
   if (server.inFlight > 0) {
     const requests = server.inFlight === 1 ? '1 request' : `${server.inFlight} requests`
     io.err(`finishing ${requests}, for up to ${shutdownTimeout} s; Ctrl-C again to abort\n`)
   }
   const drained = server.drain(1000 * shutdownTimeout)
-  const again = signals.next()
-  const aborted = await Promise.race([drained, again])
+  const aborted = await Promise.race([drained, signals.reached(2)])
   if (aborted === null) {
     server.abort()
     await drained
@@ -98,26 +97,23 @@ async function drain(
   return 0
 }
 
-/** Signals in the order in which they come, each handed out once. */
-class SignalQueue {
-  #waiting: ((value: null) => void)[] = []
-  #early = 0
+/** Counts signals. */
+class Signals {
+  #count = 0
+  #waiting: { readonly count: number; readonly resolve: (value: null) => void }[] = []
   readonly stop: () => void
 
   constructor(io: CliIo) {
     this.stop = io.onSignal(() => {
-      const resolve = this.#waiting.shift()
-      if (resolve === undefined) this.#early++
-      else resolve(null)
+      this.#count++
+      for (const { count, resolve } of this.#waiting) if (count <= this.#count) resolve(null)
     })
   }
 
-  next(): Promise<null> {
-    if (this.#early > 0) {
-      this.#early--
-      return Promise.resolve(null)
-    }
-    return new Promise(resolve => this.#waiting.push(resolve))
+  /** Resolves when `count` signals have come. */
+  reached(count: number): Promise<null> {
+    if (this.#count >= count) return Promise.resolve(null)
+    return new Promise(resolve => this.#waiting.push({ count, resolve }))
   }
 }
 
