@@ -40,11 +40,17 @@ export function chartElement(width: number, height: number, label: string, body:
   return `<svg class="chart${extra}" viewBox="0 0 ${px(width)} ${px(height)}" role="img" aria-label="${escapeXml(label)}" xmlns="http://www.w3.org/2000/svg">${body}</svg>`
 }
 
-/** The same chart as a file: brings its own colours for both themes and its own background. */
+/** Margin of a chart that is a file of its own. */
+const MARGIN = 14
+
+/** The same chart as a file: brings its own colours for both themes, its own background and a margin. */
 export function standaloneSvg(chart: string): string {
-  const [, width, height] = /viewBox="0 0 ([\d.]+) ([\d.]+)"/.exec(chart)!
-  const style = `<style>${THEME_CSS}\n${CHART_CSS}</style><rect width="100%" height="100%" fill="var(--bg)"/>`
-  return `${chart.replace('>', ` width="${width}" height="${height}">${style}`)}\n`
+  const [box, width, height] = /viewBox="0 0 ([\d.]+) ([\d.]+)"/.exec(chart)!
+  const w = px(Number(width) + 2 * MARGIN)
+  const h = px(Number(height) + 2 * MARGIN)
+  const background = `<rect x="-${MARGIN}" y="-${MARGIN}" width="${w}" height="${h}" fill="var(--bg)"/>`
+  const framed = chart.replace(box, `viewBox="-${MARGIN} -${MARGIN} ${w} ${h}" width="${w}" height="${h}"`)
+  return `${framed.replace('>', `><style>${THEME_CSS}\n${CHART_CSS}</style>${background}`)}\n`
 }
 
 export interface LegendItem {

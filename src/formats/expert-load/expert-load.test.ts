@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, it } from 'vitest'
 import { SwitchyardError } from '../../config/errors.js'
 import { CounterRandom } from '../../runtime/random.js'
@@ -8,7 +9,7 @@ import { npyBytes } from '../npy/index.js'
 import { loadTorchFile, type TorchTensor, torchFileBytes } from '../torch/index.js'
 import { readExpertLoad, readPlacement, writeExpertLoad, writePlacement } from './index.js'
 
-const dumps = new URL('../../../test/fixtures/recorder-dumps/', import.meta.url).pathname
+const dumps = fileURLToPath(new URL('../../../test/fixtures/recorder-dumps/', import.meta.url))
 const at = (name: string) => join(dumps, `expert_distribution_recorder_${name}.pt`)
 const dir = mkdtempSync(join(tmpdir(), 'expert-load-'))
 afterAll(() => rmSync(dir, { recursive: true }))

@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { SwitchyardError } from '../../config/errors.js'
 import { CounterRandom } from '../../runtime/random.js'
@@ -6,7 +7,7 @@ import { halfToNumber } from '../half-float.js'
 import { loadTorchBytes, loadTorchFile, type TorchDtype, TorchTensor, torchFileBytes } from './index.js'
 
 const dumps = new URL('../../../test/fixtures/recorder-dumps/', import.meta.url)
-const path = (name: string) => new URL(name, dumps).pathname
+const path = (name: string) => fileURLToPath(new URL(name, dumps))
 const expected = JSON.parse(readFileSync(path('expected.json'), 'utf8')) as Record<
   string,
   Record<string, { shape: number[]; dtype: string; sum: number }>
