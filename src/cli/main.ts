@@ -3,6 +3,7 @@
 import { Command, CommanderError } from 'commander'
 import { benchEngineCommand } from './bench/engine.js'
 import { doctorCommand } from './doctor.js'
+import { eplbCommand } from './eplb/index.js'
 import { explainCommand } from './explain.js'
 import { asConfigError, reportFailure } from './failure.js'
 import { generateCommand } from './generate.js'
@@ -12,6 +13,7 @@ import { serveCommand } from './serve.js'
 import { version } from './version.js'
 
 const RUN = 'Run a model:'
+const PLAN = 'Plan a cluster:'
 const LOOK = 'Look at a model or this machine:'
 
 /** The whole program. `exit` takes the code of commands that end otherwise than with 0. */
@@ -28,16 +30,20 @@ export function createProgram(io: CliIo, exit: (code: number) => void): Command 
 Examples:
   switchyard serve models/demo
   switchyard generate models/demo --prompt "Once upon a time"
+  switchyard eplb plan dump.pt --gpus 8 --redundant 8 --out placement.json
   switchyard COMMAND --help
 
 Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a checkpoint must be changed.`,
     )
-  const bench = new Command('bench').description('Measures speed.')
+  const bench = new Command('bench')
+    .description('Measures speed; see switchyard bench engine --help.')
+    .summary('measure speed')
   bench.addCommand(benchEngineCommand(io))
   const add = (group: string, command: Command) => program.addCommand(command.helpGroup(group))
   add(RUN, serveCommand(io, exit))
   add(RUN, generateCommand(io))
   add(RUN, logitsCommand(io))
+  add(PLAN, eplbCommand(io))
   add(LOOK, explainCommand(io))
   add(LOOK, doctorCommand(io, exit))
   add(LOOK, bench)

@@ -1,13 +1,11 @@
 // Read bandwidth of one core, measured with the device's own probe over memory much larger than the caches.
 import type { CpuDevice } from '../../device/cpu/index.js'
-import { HostMemoryLender } from '../../device/memory.js'
 
 const PROBE_BYTES = 256 << 20
 
 /** Bytes per second, the best of a few passes. */
 export function readBandwidth(device: CpuDevice, passes = 5): number {
-  const span = new HostMemoryLender().lend(PROBE_BYTES, 'bandwidth probe')
-  device.adviseHugePages(span)
+  const span = device.createLender().lend(PROBE_BYTES, 'bandwidth probe')
   // Untouched pages may all be the same page of zeros, which fits a cache.
   new Uint32Array(span.buffer, span.byteOffset, span.byteLength >>> 2).fill(1)
   let best = 0

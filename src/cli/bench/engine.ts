@@ -138,7 +138,7 @@ export async function benchEngine(io: CliIo, flags: EngineFlags, options: BenchO
     const results = speeds.map((speed): BenchRow => {
       const contextTokens = promptTokens + outputTokens / 2
       const stepBytes = decodeStepBytes(
-        engine.plan.programs[0]!,
+        Object.values(engine.plan.programs[0]!)[0]!,
         engine.plan.dtype,
         speed.batch,
         contextTokens,

@@ -1,4 +1,4 @@
-// Bytes of weights and KV cache that one decode step must read, counted from the program itself: what the share of the
+// Bytes of weights and KV cache that one decode step of a rank must read, counted from the program itself: what the share of the
 // memory bandwidth is measured against. Weights of routed experts count as often as distinct experts are expected under
 // even routing; real routing is uneven and touches fewer, so the figure is an upper bound for large batches.
 
@@ -42,12 +42,17 @@ export function decodeStepBytes(
     const spec = specs.get(name)
     return spec?.form === 'matrix' ? spec.pieces.length : 0
   }
+  const experts = new Map(
+    program.operations.flatMap(op => (op.kind === 'router' ? [[op.layer, op.args.spec.experts]] : [])),
+  )
   let total = 0
   for (const op of program.operations) {
     if (op.kind === 'linear' || op.kind === 'head_linear') total += one(op.args.weight) * count(op.args.weight)
     if (op.kind !== 'experts') continue
     const { gateUp, down, topK } = op.args
-    total += expectedExperts(count(gateUp), topK, batch) * (one(gateUp) + one(down))
+    const local = count(gateUp)
+    const all = experts.get(op.layer) ?? local
+    total += (local / all) * expectedExperts(all, topK, batch) * (one(gateUp) + one(down))
   }
   const kv = batch * contextTokens * kvBytesPerToken
   return { weights: Math.round(total), kv: Math.round(kv), total: Math.round(total + kv) }
