@@ -102,6 +102,20 @@ export function communicatorSuite(name: string, makeGroup: MakeGroup): void {
       )
     })
 
+    it('puts column blocks of unequal widths side by side, for the rows a member asks for', () => {
+      const widths = [3, 1, 2]
+      const outs = run(makeGroup(3, 256), function* (c): Step<number[][]> {
+        const x = operand(4, widths[c.member]!, 1, (r, k) => value(c.member, r, k))
+        const out = operand(2, 6, 2, () => -1)
+        yield* c.gatherColumns(tag(4), x, out, widths, { all: 4, from: c.member, count: 2 })
+        return rowsOf(out, 2, 6)
+      })
+      outs.forEach((out, member) => {
+        const row = (r: number) => widths.flatMap((w, m) => Array.from({ length: w }, (_, k) => value(m, r, k)))
+        expect(out).toEqual([row(member), row(member + 1)])
+      })
+    })
+
     it('broadcasts from any root and gathers words', () => {
       for (let root = 0; root < 3; root++) {
         const outs = run(makeGroup(3, 256), function* (c): Step<unknown> {

@@ -17,6 +17,13 @@ export interface CollectiveTag {
   readonly label: string
 }
 
+/** All rows of a collective, and those a member wants. */
+export interface RowRange {
+  readonly all: number
+  readonly from: number
+  readonly count: number
+}
+
 export interface Communicator {
   /** Name of the group for messages: "world", "attn_tp", "moe_ep" … */
   readonly group: string
@@ -42,6 +49,12 @@ export interface Communicator {
 
   /** out[counts[own], width] = the own piece of Σ over members of x[Σ counts, width]. Unequal counts make it reduce-scatter-v. */
   reduceScatter(tag: CollectiveTag, x: Operand, out: Operand, width: number, counts: ArrayLike<number>): Step<void>
+
+  /**
+   * The members hold column blocks of the same rows; each gets whole rows, but only those it asks for:
+   * out[rowCount, Σ widths] = rows [rowFrom, rowFrom + rowCount) of the members' x[rows, widths[m]] side by side.
+   */
+  gatherColumns(tag: CollectiveTag, x: Operand, out: Operand, widths: ArrayLike<number>, rows: RowRange): Step<void>
 
   /** x[rows, width] of member `root` reaches all members. */
   broadcast(tag: CollectiveTag, x: Operand, width: number, rows: number, root: number): Step<void>

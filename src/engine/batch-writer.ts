@@ -5,6 +5,7 @@ import type { LocalBatch, RequestState } from '../scheduler/index.js'
 
 export class BatchWriter {
   readonly #ids: Int32Array
+  readonly #requestKeys: Int32Array
   readonly #positions: Int32Array
   readonly #rowSequence: Int32Array
   readonly #slots: Int32Array
@@ -18,6 +19,7 @@ export class BatchWriter {
   constructor(buffers: Readonly<Record<string, MemorySpan>>, limits: ProgramLimits) {
     const ints = (name: string) => i32View(buffers[name]!)
     this.#ids = ints('ids')
+    this.#requestKeys = ints('request_keys')
     this.#positions = ints('positions')
     this.#rowSequence = ints('row_sequence')
     this.#slots = ints('slots')
@@ -38,6 +40,7 @@ export class BatchWriter {
       for (let i = 0; i < count; i++, row++) {
         const position = from + i
         this.#ids[row] = state.tokens[position]!
+        this.#requestKeys[row] = state.key
         this.#positions[row] = position
         this.#rowSequence[row] = sequence
         const page = state.pages[Math.floor(position / this.#pageSize)]!

@@ -1,5 +1,5 @@
 // Checks a request against the model before it is queued, and puts it into the form ranks take.
-import type { RankRequest } from '../scheduler/index.js'
+import { hashWords, type RankRequest } from '../scheduler/index.js'
 import { RequestError } from './errors.js'
 import type { GenerationRequest, SamplingParams } from './request.js'
 
@@ -65,6 +65,7 @@ export function toRankRequest(
   const bits = BigInt.asUintN(64, seed)
   return {
     id,
+    key: requestKey(request.inputIds),
     inputIds: Int32Array.from(request.inputIds),
     maxTokens: sampling.maxTokens,
     temperature: sampling.temperature,
@@ -77,3 +78,6 @@ export function toRankRequest(
     wantLogits: false,
   }
 }
+
+/** Names a request in replica choice by what it asks, so that the same prompt takes the same replicas in every run. */
+export const requestKey = (inputIds: readonly number[]): number => hashWords(inputIds)

@@ -2,16 +2,16 @@
 // It lives in the main thread and never computes; a step of it is a message of a rank turned into events of requests.
 import { randomBytes } from 'node:crypto'
 import { availableParallelism } from 'node:os'
-import { lendExchange } from '../comm/index.js'
 import type { EngineFlags } from '../config/flags.js'
 import { HostMemoryLender } from '../device/memory.js'
 import type { Tokenizer } from '../formats/tokenizer/index.js'
 import { ControlBlock } from '../runtime/control.js'
-import { type RequestProgress, VOTE_WORDS } from '../scheduler/index.js'
+import type { RequestProgress } from '../scheduler/index.js'
 import { checkRequest, checkTokens, type RequestLimits, toRankRequest } from './check-request.js'
 import { EngineError, RequestError } from './errors.js'
 import { EventQueue } from './event-queue.js'
-import type { RankLaunch, RankReport } from './launch.js'
+import type { RankReport } from './launch.js'
+import { launchesOf } from './launches.js'
 import {
   type EngineHooks,
   loadModelWeights,
@@ -21,7 +21,6 @@ import {
   planModel,
 } from './load-model.js'
 import { RankHost } from './rank-host.js'
-import { lendRankMemory, lendRopeTables } from './rank-memory.js'
 import type { DpRankState, FinishReason, GenerationEngine, GenerationEvent, GenerationRequest } from './request.js'
 import { TextStream } from './text-stream.js'
 
@@ -84,7 +83,7 @@ export class Engine implements GenerationEngine {
     const { vocabSize, eosTokenIds } = plan.spec
     this.#limits = { contextLength, poolTokens: kvSlots, vocabSize, dpRanks, eosTokenIds }
     this.#states = Array.from({ length: dpRanks }, (_, dpRank) => {
-      return { dpRank, running: 0, waiting: 0, usedTokens: 0, totalTokens: kvSlots, steps: 0 }
+      return { dpRank, running: 0, waiting: 0, usedTokens: 0, totalTokens: kvSlots, steps: 0, voteWaitMs: 0 }
     })
     this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
   }
@@ -92,46 +91,17 @@ export class Engine implements GenerationEngine {
   /** Loads the model and starts its ranks. @throws SwitchyardError before any rank starts when something is wrong */
   static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
     const device = openDevice(flags)
-    if (device.warning) hooks.onNotice?.(device.warning)
+    if (device.kernels.warning) hooks.onNotice?.(device.kernels.warning)
     const plan = planModel(flags, device)
     const tokenizer = openTokenizer(plan)
     const lender = new HostMemoryLender()
     const weights = await loadModelWeights(plan, flags, device, lender, hooks)
-    const ranks = plan.topology.ranks.length
-    const control = ControlBlock.create(ranks)
-    const world = {
-      name: 'world',
-      index: 0,
-      ranks: plan.topology.groups.world[0]!,
-      memory: lendExchange(lender, 'world', ranks, VOTE_WORDS * 4),
-    }
-    const ropeTables = lendRopeTables(plan.programs[0]!.program, lender)
-    let kvBytes = 0
-    const launches = plan.topology.ranks.map((coordinates, rank): RankLaunch => {
-      const { program } = plan.programs[rank]!
-      const memory = lendRankMemory(program, lender)
-      kvBytes += memory.kvBytes
-      return {
-        coordinates,
-        dpRanks: plan.topology.sizes.attnDp,
-        control: control.buffer,
-        world,
-        program,
-        weights,
-        buffers: memory.buffers,
-        ropeTables,
-        limits: plan.limits,
-        chunkedPrefillSize: flags.chunkedPrefillSize,
-        kernels: flags.kernels,
-        configHash: plan.configHash,
-        ranks,
-        cores: availableParallelism(),
-      }
-    })
+    const control = ControlBlock.create(plan.topology.ranks.length)
+    const { launches, kvBytes } = launchesOf(plan, flags, weights, control, lender, availableParallelism())
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
     const engine = new Engine(plan, flags, tokenizer, facts)
     const names = (rank: number, operation: number) => {
-      const op = plan.programs[rank]?.program.operations[operation]
+      const op = plan.programs[rank]?.SUM_LEN.program.operations[operation]
       return op ? `${op.kind}: ${op.label}` : 'unknown'
     }
     engine.#host = new RankHost(
@@ -203,7 +173,7 @@ export class Engine implements GenerationEngine {
       throw new RequestError('SY_REQUEST_TOO_LONG', fields)
     }
     const id = `logits-${this.#counter++}`
-    const params = { temperature: 0, topP: 1, topK: 0, minP: 0, seedLow: 0, seedHigh: 0, endTokenIds: [] }
+    const params = { key: 0, temperature: 0, topP: 1, topK: 0, minP: 0, seedLow: 0, seedHigh: 0, endTokenIds: [] }
     return new Promise((resolve, reject) => {
       this.#logits.set(id, { rows: new Float32Array(ids.length * this.vocabSize), at: 0, resolve, reject })
       const request = { id, inputIds: Int32Array.from(ids), maxTokens: 0, wantLogits: true, ...params }

@@ -32,7 +32,7 @@ export interface ExplainReport {
 
 export function explainModel(flags: EngineFlags): ExplainReport {
   const plan = planModel(flags, openDevice(flags))
-  const { program } = plan.programs[0]!
+  const { program } = plan.programs[0]!.SUM_LEN
   const arena = planArena(program)
   const perToken = kvBytesPerToken(plan.spec, plan.topology.sizes.attnTp)
   const { limits } = plan

@@ -1,31 +1,29 @@
 // What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
-
-import type { ShmGroup } from '../comm/index.js'
 import type { MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { ProgramLimits } from '../models/index.js'
-import type { RankCoordinates } from '../parallel/index.js'
-import type { Program } from '../program/index.js'
+import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
+import type { IdTables, Program } from '../program/index.js'
 import type { RankRequest, RequestProgress } from '../scheduler/index.js'
+import type { ByPadding, RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
 
 export interface RankLaunch {
+  readonly sizes: ParallelSizes
   readonly coordinates: RankCoordinates
-  readonly dpRanks: number
   readonly control: SharedArrayBuffer
-  /** All ranks of the engine; votes travel here. */
-  readonly world: ShmGroup
-  readonly program: Program
+  readonly groups: RankGroups
+  readonly programs: ByPadding<Program>
   readonly weights: LoadedWeights
-  /** Memory of every buffer of the program. */
-  readonly buffers: Readonly<Record<string, MemorySpan>>
+  /** Memory of every buffer of each program. */
+  readonly buffers: ByPadding<Readonly<Record<string, MemorySpan>>>
   readonly ropeTables: Readonly<Record<string, MemorySpan>>
+  readonly idTables: IdTables
   readonly limits: ProgramLimits
   readonly chunkedPrefillSize: number
   readonly kernels: 'auto' | 'native' | 'reference'
   readonly configHash: number
-  /** Ranks and cores decide whether waits spin. */
-  readonly ranks: number
+  /** Decides whether waits spin. */
   readonly cores: number
 }
 
@@ -41,6 +39,7 @@ export type RankReport =
   | {
       readonly kind: 'step'
       readonly progress: readonly RequestProgress[]
+      /** Rows of logits somebody asked for, else null. */
       readonly logits: Float32Array | null
       readonly state: DpRankState
     }

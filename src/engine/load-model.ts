@@ -6,18 +6,24 @@ import { ConfigError } from '../config/config-errors.js'
 import type { EngineFlags } from '../config/flags.js'
 import { type CpuDevice, createCpuDevice } from '../device/cpu/index.js'
 import type { MemoryLender } from '../device/memory.js'
+import { makeCluster, type Placement, trivialPlacement } from '../eplb/index.js'
 import { type GenerationDefaults, readModelSpec } from '../formats/hf/index.js'
-import { loadDummyWeights, loadWeights } from '../formats/loader/index.js'
+import { loadDummyWeights, loadWeights, packedBytesOf } from '../formats/loader/index.js'
 import type { ModelSpec } from '../formats/model-spec.js'
 import { openCheckpoint } from '../formats/safetensors/index.js'
 import { loadTokenizer, type Tokenizer } from '../formats/tokenizer/index.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
-import { buildDecoder, type ModelProgram, type ProgramLimits } from '../models/index.js'
-import { buildTopology, SINGLE_RANK, type Topology } from '../parallel/index.js'
+import type { DpPaddingMode } from '../layers/index.js'
+import { buildDecoder, type ModelProgram, type ProgramLimits, type RankLayout } from '../models/index.js'
+import { buildTopology, type ParallelSizes, SINGLE_RANK, type Topology } from '../parallel/index.js'
 import { hashWords } from '../scheduler/index.js'
 import { machineMemory, programLimits } from './sizing.js'
+import { uniteWeights, type WeightUnion } from './weight-union.js'
 
-/** What the config and the flags decide, before any weight is read. Pure data apart from the tokenizer. */
+/** The programs of one rank: one for each way rows are padded; over one DP rank they are the same. */
+export type RankPrograms = Readonly<Record<DpPaddingMode, ModelProgram>>
+
+/** What the config and the flags decide, before any weight is read. Plain data. */
 export interface ModelPlan {
   readonly directory: string
   readonly name: string
@@ -25,9 +31,12 @@ export interface ModelPlan {
   readonly generation: GenerationDefaults
   readonly dtype: 'f32' | 'bf16'
   readonly topology: Topology
+  /** null for models without routed experts. */
+  readonly placement: Placement | null
   readonly limits: ProgramLimits
-  /** One program a rank. */
-  readonly programs: readonly ModelProgram[]
+  /** By rank. */
+  readonly programs: readonly RankPrograms[]
+  readonly weights: WeightUnion
   readonly weightBytes: number
   /** Hash of everything ranks must agree on. */
   readonly configHash: number
@@ -40,6 +49,8 @@ export interface EngineHooks {
   onNotice?(text: string): void
 }
 
+const PADDING_MODES: readonly DpPaddingMode[] = ['MAX_LEN', 'SUM_LEN']
+
 /** Reads the config and builds the programs. Used by the engine and by `explain`. */
 export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>): ModelPlan {
   if (flags.modelPath === null) throw new ConfigError('SY_CONFIG_NO_MODEL', { example: 'switchyard serve models/demo' })
@@ -47,13 +58,15 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
   const { spec, generation } = readModelSpec(directory, flags.jsonModelOverrideArgs ?? undefined)
   const dtype = flags.dtype === 'float32' || (flags.dtype === 'auto' && spec.dtype === 'float32') ? 'f32' : 'bf16'
   const topology = buildTopology(SINGLE_RANK)
-  const memory = { free: availableMemory(), total: machineMemory(), weights: 0 }
+  const placement = placementFor(spec, topology.sizes)
+  const build = (limits: ProgramLimits) => buildPrograms(spec, topology, placement, limits)
+
   // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
   const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
-  const weightBytes = bytesOfWeights(buildDecoder(spec, topology.sizes, topology.ranks[0]!, smallest), dtype, device)
-  const left = { ...memory, free: memory.free - weightBytes, weights: weightBytes }
-  const limits = programLimits(flags, spec, left)
-  const programs = topology.ranks.map(rank => buildDecoder(spec, topology.sizes, rank, limits))
+  const weights = uniteWeights(build(smallest).map(p => p.SUM_LEN.weights))
+  const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
+  const memory = { free: availableMemory() - weightBytes, total: machineMemory(), weights: weightBytes }
+  const limits = programLimits(flags, spec, topology.sizes, memory)
   const agreed = JSON.stringify({ spec, dtype, limits, sizes: topology.sizes, chunk: flags.chunkedPrefillSize })
   return {
     directory,
@@ -62,18 +75,42 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
     generation,
     dtype,
     topology,
+    placement,
     limits,
-    programs,
+    programs: build(limits),
+    weights,
     weightBytes,
     configHash: hashWords(Buffer.from(agreed)),
   }
 }
 
-function bytesOfWeights(program: ModelProgram, dtype: 'f32' | 'bf16', { packer }: Pick<CpuDevice, 'packer'>): number {
-  return program.weights.weights.reduce((sum, w) => {
-    if (w.form === 'vector') return sum + w.length * 4
-    return sum + w.pieces.length * packer.packedBytes(w.precision === 'f32' ? 'f32' : dtype, w.n, w.k)
-  }, 0)
+function placementFor(spec: ModelSpec, sizes: ParallelSizes): Placement | null {
+  const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
+  if (moe?.kind !== 'moe') return null
+  const cluster = makeCluster({ gpus: sizes.ep, nodes: sizes.nodes, physical: moe.router.experts })
+  return trivialPlacement(spec.layers.length, moe.router.experts, cluster)
+}
+
+function buildPrograms(
+  spec: ModelSpec,
+  topology: Topology,
+  placement: Placement | null,
+  limits: ProgramLimits,
+): RankPrograms[] {
+  return topology.ranks.map(rank => {
+    const layout = (padding: DpPaddingMode): RankLayout => ({
+      sizes: topology.sizes,
+      rank,
+      padding,
+      sumLenGather: 'all_gatherv',
+      denseLocal: false,
+      dpLmHead: false,
+      physicalExperts: placement?.physical ?? 0,
+      replicated: (placement?.maxReplicas ?? 1) > 1,
+    })
+    const [MAX_LEN, SUM_LEN] = PADDING_MODES.map(padding => buildDecoder(spec, layout(padding), limits))
+    return { MAX_LEN: MAX_LEN!, SUM_LEN: SUM_LEN! }
+  })
 }
 
 /** Memory this process can still take: the machine's, or its container's. */
@@ -91,23 +128,11 @@ export async function loadModelWeights(
   lender: MemoryLender,
   hooks: EngineHooks,
 ): Promise<LoadedWeights> {
-  const weightPlan = plan.programs[0]!.weights
   const onProgress = (done: number, total: number) => hooks.onProgress?.({ stage: 'packing weights', done, total })
-  if (flags.loadFormat === 'dummy') {
-    const seed = flags.randomSeed ?? 0
-    return loadDummyWeights({ plan: weightPlan, dtype: plan.dtype, packer: device.packer, lender, seed, onProgress })
-  }
-  const checkpoint = openCheckpoint(plan.directory, { mapRange: device.mapRange })
-  const { dtype, spec } = plan
-  return loadWeights({
-    checkpoint,
-    plan: weightPlan,
-    dtype,
-    packer: device.packer,
-    lender,
-    fp8Block: spec.fp8Block,
-    onProgress,
-  })
+  const common = { plan: plan.weights.plan, dtype: plan.dtype, packer: device.packer, lender, onProgress }
+  if (flags.loadFormat === 'dummy') return loadDummyWeights({ ...common, seed: flags.randomSeed ?? 0 })
+  const checkpoint = openCheckpoint(plan.directory, { mapRange: device.mapFileRange })
+  return loadWeights({ ...common, checkpoint, fp8Block: plan.spec.fp8Block })
 }
 
 export const openDevice = (flags: EngineFlags): CpuDevice => createCpuDevice({ kernels: flags.kernels })

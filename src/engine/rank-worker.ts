@@ -31,18 +31,18 @@ function failureOf(error: unknown): RankFailure {
 try {
   const rank = new Rank(launch, port, clock)
   const id = launch.coordinates.rank
-  port.send({ kind: 'ready', kernels: rank.kernels })
+  port.send({ kind: 'ready', kernels: rank.context.kernels })
   try {
     drive(
       rank.run(),
-      spinPolicy(launch.ranks, launch.cores),
-      () => rank.control.throwIfAborted(id),
-      wait => rank.status.waitingFor(wait?.peer ?? -1),
+      spinPolicy(launch.sizes.tp, launch.cores),
+      () => rank.context.control.throwIfAborted(id),
+      wait => rank.context.status.waitingFor(wait?.peer ?? -1),
     )
-    rank.status.phase('stopped')
+    rank.context.status.phase('stopped')
     port.send({ kind: 'stopped' })
   } catch (error) {
-    rank.status.failed()
+    rank.context.status.failed()
     throw error
   }
 } catch (error) {

@@ -76,6 +76,8 @@ export interface DpRankState {
   readonly usedTokens: number
   readonly totalTokens: number
   readonly steps: number
+  /** Milliseconds the last step with tokens waited for the votes of other ranks. */
+  readonly voteWaitMs: number
 }
 
 /** The engine as servers and tools see it. Implementations: engine/engine.ts. */

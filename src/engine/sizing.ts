@@ -5,6 +5,7 @@ import type { EngineFlags } from '../config/flags.js'
 import type { ModelSpec } from '../formats/model-spec.js'
 import { gqaKvColumns, mlaKvColumns } from '../layers/index.js'
 import type { ProgramLimits } from '../models/index.js'
+import type { ParallelSizes } from '../parallel/index.js'
 import { EngineError } from './errors.js'
 
 const GIB = 1073741824
@@ -32,33 +33,35 @@ export interface MemorySituation {
 export function kvPoolTokens(
   flags: EngineFlags,
   spec: ModelSpec,
+  sizes: ParallelSizes,
   contextLength: number,
   memory: MemorySituation,
 ): number {
-  const bytesPerToken = kvBytesPerToken(spec, 1)
+  // The caches of all ranks live in this machine's memory.
+  const bytesPerToken = kvBytesPerToken(spec, sizes.attnTp) * sizes.tp
   const allowed =
     flags.memFractionStatic === null ? memory.free / 4 : memory.total * flags.memFractionStatic - memory.weights
   const pages = (tokens: number) => Math.ceil(tokens / flags.pageSize) * flags.pageSize
-  const wanted = pages(flags.maxTotalTokens ?? flags.maxRunningRequests * pages(contextLength))
   const affordable = Math.floor(allowed / bytesPerToken / flags.pageSize) * flags.pageSize
-  const smallest = flags.pageSize
-  if (flags.maxTotalTokens !== null && wanted * bytesPerToken > memory.free) {
+  if (flags.maxTotalTokens !== null) {
+    const wanted = pages(flags.maxTotalTokens)
+    if (wanted * bytesPerToken <= memory.free) return wanted
     throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
       what: `a KV cache of ${flags.maxTotalTokens} tokens`,
       needed: showBytes(wanted * bytesPerToken),
       available: showBytes(memory.free),
-      remedy: `Use --max-total-tokens ${Math.max(smallest, Math.floor(memory.free / bytesPerToken))} or less.`,
+      remedy: `Use --max-total-tokens ${Math.max(1, Math.floor(memory.free / bytesPerToken))} or less.`,
     })
   }
-  if (affordable < smallest) {
+  if (affordable < flags.pageSize) {
     throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
       what: 'one page of the KV cache',
-      needed: showBytes(smallest * bytesPerToken),
+      needed: showBytes(flags.pageSize * bytesPerToken),
       available: showBytes(Math.max(0, allowed)),
       remedy: 'Raise --mem-fraction-static, or free memory.',
     })
   }
-  return flags.maxTotalTokens === null ? Math.min(wanted, affordable) : wanted
+  return Math.min(flags.maxRunningRequests * pages(contextLength), affordable)
 }
 
 /** The model's context length, or the shorter one that was asked for. */
@@ -70,14 +73,19 @@ export function contextLengthOf(flags: EngineFlags, spec: ModelSpec): number {
   return asked
 }
 
-export function programLimits(flags: EngineFlags, spec: ModelSpec, memory: MemorySituation): ProgramLimits {
+export function programLimits(
+  flags: EngineFlags,
+  spec: ModelSpec,
+  sizes: ParallelSizes,
+  memory: MemorySituation,
+): ProgramLimits {
   const contextLength = contextLengthOf(flags, spec)
   return {
     tokens: flags.chunkedPrefillSize + flags.maxRunningRequests,
     sequences: flags.maxRunningRequests,
     contextLength,
     pageSize: flags.pageSize,
-    kvSlots: kvPoolTokens(flags, spec, contextLength, memory),
+    kvSlots: kvPoolTokens(flags, spec, sizes, contextLength, memory),
   }
 }
 

@@ -21,6 +21,6 @@ export class TextStream {
   flush(): { text: string; stopped: boolean } {
     if (!this.#detokenizer) return { text: '', stopped: false }
     const last = this.#stops.push(this.#detokenizer.flush())
-    return last.stopped ? last : { text: last.text + this.#stops.flush(), stopped: false }
+    return last.stopped ? { text: last.text, stopped: true } : { text: last.text + this.#stops.flush(), stopped: false }
   }
 }

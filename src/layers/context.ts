@@ -1,8 +1,9 @@
 // What a layer needs to emit itself: the builder, the batch's inputs, and which shard of the weights this rank holds.
 import type { MatrixSpec, VectorSpec, WeightPiece } from '../formats/weight-spec.js'
 import type { ProgramBuilder, Ref } from '../program/index.js'
+import type { MoveContext } from './boundary/index.js'
 
-/** Piece `index` of `count` equal pieces. */
+/** Piece `index` of `count` pieces. */
 export interface Shard {
   readonly index: number
   readonly count: number
@@ -10,9 +11,21 @@ export interface Shard {
 
 export const WHOLE: Shard = { index: 0, count: 1 }
 
+/** The piece of `total` that a shard holds; pieces differ by one at most. */
+export function cut(total: number, shard: Shard): { readonly from: number; readonly count: number } {
+  const base = Math.floor(total / shard.count)
+  const longer = total % shard.count
+  return {
+    from: shard.index * base + Math.min(shard.index, longer),
+    count: base + (shard.index < longer ? 1 : 0),
+  }
+}
+
 /** The host-written inputs of a step, one row a token unless said otherwise. */
 export interface BatchInputs {
   readonly ids: Ref
+  /** Hash of the request a token belongs to: with its position it names the token wherever it is computed. */
+  readonly requestKeys: Ref
   readonly positions: Ref
   readonly rowSequence: Ref
   readonly slots: Ref
@@ -35,7 +48,15 @@ export interface LayerContext {
   readonly maxPositions: number
   /** Rows of this layer's KV buffer. */
   readonly kvSlots: number
+  readonly moves: MoveContext
   readonly attnTp: Shard
+  /** This rank among all ranks: dense layers and shared experts are cut over them. */
+  readonly tp: Shard
+  /** This rank's cut of every expert's intermediate width. */
+  readonly moeTp: Shard
+  /** Physical experts of a layer, and whether some logical expert has more than one. */
+  readonly physicalExperts: number
+  readonly replicated: boolean
 }
 
 /** Consecutive output rows of an [n, k] tensor. */

@@ -2,6 +2,7 @@
 export * from './boundary/index.js'
 export {
   type BatchInputs,
+  cut,
   elementsOf,
   joined,
   type LayerContext,
@@ -13,4 +14,4 @@ export {
 export { type GqaNames, gqaAttention, gqaKvColumns } from './gqa.js'
 export { type MlaNames, mlaAttention, mlaKvColumns } from './mla.js'
 export { gatedMlp, type MlpNames } from './mlp.js'
-export { type ExpertPieces, type MoeNames, moeFeedForward, separateExperts } from './moe.js'
+export { type ExpertPieces, type ExpertWidth, type MoeNames, moeFeedForward, separateExperts } from './moe.js'

@@ -1,11 +1,17 @@
 // Binding: turns a program's operations into kernels of a device, with every operand's place in memory resolved.
 // Done once per rank and program; a step then only passes row counts.
+import type { CollectiveTag, Communicator, RowRange } from '../comm/index.js'
 import { Unreachable } from '../config/errors.js'
 import type { MemorySpan } from '../device/memory.js'
 import type { Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../device/ops.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
-import type { Operation, Ref, RowSymbol } from './operation.js'
-import type { BufferSpec, Program } from './program.js'
+import type { Step } from '../runtime/wait.js'
+import { bindIdOperation, type IdTables } from './bind-ids.js'
+import { bindRowMove } from './bind-rows.js'
+import type { CountsSymbol, Operation, ProgramGroup, Ref, RowSymbol } from './operation.js'
+import type { BufferSpec, Program, RowValues } from './program.js'
+
+export type { IdTables } from './bind-ids.js'
 
 /** Everything a program's names stand for on one rank. */
 export interface Binding {
@@ -15,24 +21,34 @@ export interface Binding {
   /** One span a buffer; arena buffers are pieces of one span. */
   readonly buffers: Readonly<Record<string, MemorySpan>>
   readonly ropeTables: Readonly<Record<string, MemorySpan>>
+  readonly idTables: IdTables
+  readonly groups: Readonly<Record<ProgramGroup, Communicator>>
 }
 
-/** An operation ready to run. */
-export interface BoundOperation {
-  readonly kernel: Kernel
+/** An operation ready to run: a kernel that takes a row count, a move that looks at the plan, or a collective that waits. */
+export type BoundOperation = {
   readonly rows: RowSymbol
   readonly layer: number
   readonly index: number
-}
+} & (
+  | { readonly how: 'kernel'; readonly kernel: Kernel }
+  | { readonly how: 'local'; readonly run: (values: RowValues) => void }
+  | { readonly how: 'collective'; readonly run: (values: RowValues) => Step<void> }
+)
+
+type Bound =
+  | Kernel
+  | { readonly how: 'local'; readonly run: (values: RowValues) => void }
+  | { readonly how: 'collective'; readonly run: (values: RowValues) => Step<void> }
 
 export function bindProgram(binding: Binding): readonly BoundOperation[] {
   const specs = new Map(binding.program.buffers.map(b => [b.name, b]))
-  return binding.program.operations.map((op, index) => ({
-    kernel: bindOperation(op, new Resolver(binding, specs)),
-    rows: op.rows,
-    layer: op.layer,
-    index,
-  }))
+  const resolver = new Resolver(binding, specs)
+  return binding.program.operations.map((op, index): BoundOperation => {
+    const bound = bindOperation(op, resolver, { operation: index, layer: op.layer, label: op.label })
+    const place = { rows: op.rows, layer: op.layer, index }
+    return typeof bound === 'function' ? { ...place, how: 'kernel', kernel: bound } : { ...place, ...bound }
+  })
 }
 
 /** Looks names up; a missing one is a bug in the wiring. */
@@ -46,6 +62,14 @@ class Resolver {
 
   get ops(): Ops {
     return this.#binding.ops
+  }
+
+  get idTables(): IdTables {
+    return this.#binding.idTables
+  }
+
+  group(name: ProgramGroup): Communicator {
+    return this.#binding.groups[name]
   }
 
   at(ref: Ref): Operand {
@@ -81,7 +105,7 @@ const optional = <K extends string, V>(key: K, value: V | undefined): { [P in K]
 const optionalVector = <K extends string>(r: Resolver, key: K, name: string | undefined) =>
   optional(key, name === undefined ? undefined : r.vector(name))
 
-function bindOperation(op: Operation, r: Resolver): Kernel {
+function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
   const ops = r.ops
   switch (op.kind) {
     case 'embed':
@@ -198,7 +222,42 @@ function bindOperation(op: Operation, r: Resolver): Kernel {
         logprob: r.at(logprob),
       })
     }
+    case 'all_gather': {
+      const { group, counts } = op.args
+      const [comm, x, out, width] = [r.group(group), r.at(op.args.x), r.at(op.args.out), op.args.x.width]
+      return { how: 'collective', run: v => comm.allGather(tag, x, out, width, v.counts[counts]) }
+    }
+    case 'all_reduce': {
+      const [comm, x, width, rows] = [r.group(op.args.group), r.at(op.args.x), op.args.x.width, op.rows]
+      return { how: 'collective', run: v => comm.allReduce(tag, x, width, v.rows[rows]) }
+    }
+    case 'reduce_scatter': {
+      const { group, counts } = op.args
+      const [comm, x, out, width] = [r.group(group), r.at(op.args.x), r.at(op.args.out), op.args.x.width]
+      return { how: 'collective', run: v => comm.reduceScatter(tag, x, out, width, v.counts[counts]) }
+    }
+    case 'gather_columns': {
+      const { group, widths, counts } = op.args
+      const [comm, x, out, own] = [r.group(group), r.at(op.args.x), r.at(op.args.out), op.rows]
+      return { how: 'collective', run: v => comm.gatherColumns(tag, x, out, widths, rowRange(v, counts, own)) }
+    }
+    case 'place_rows':
+    case 'cut_rows':
+      return { how: 'local', run: bindRowMove(op, ref => r.at(ref)) }
+    case 'clear_padding':
+    case 'map_ids':
+    case 'choose_replicas':
+      return { how: 'local', run: bindIdOperation(op, ref => r.at(ref), r.idTables) }
   }
+}
+
+/** All rows that `counts` names and the own ones among them. */
+function rowRange(values: RowValues, counts: CountsSymbol | null, own: RowSymbol): RowRange {
+  if (counts === null) return { all: values.rows[own], from: 0, count: values.rows[own] }
+  const list = values.counts[counts]
+  const member = values.member[counts]
+  const before = list.slice(0, member).reduce((a, b) => a + b, 0)
+  return { all: list.reduce((a, b) => a + b, 0), from: before, count: list[member]! }
 }
 
 function bindAttention(args: Extract<Operation, { kind: 'attention' }>['args'], r: Resolver): Kernel {

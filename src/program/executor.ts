@@ -5,15 +5,15 @@ import type { Step } from '../runtime/wait.js'
 import type { BoundOperation } from './bind.js'
 import type { RowValues } from './program.js'
 
-/** Collectives will yield here; kernels of one rank never wait. */
-// biome-ignore lint/correctness/useYield: the contract of all executors is a step that may wait
 export function* runSequential(
   operations: readonly BoundOperation[],
-  rows: RowValues,
+  values: RowValues,
   status: StatusWriter,
 ): Step<void> {
   for (const op of operations) {
     status.operation(op.layer, op.index)
-    op.kernel(rows[op.rows])
+    if (op.how === 'kernel') op.kernel(values.rows[op.rows])
+    else if (op.how === 'local') op.run(values)
+    else yield* op.run(values)
   }
 }

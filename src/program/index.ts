@@ -1,8 +1,17 @@
 // The forward pass as data, and what carries it out.
 export { type ArenaPlan, bufferBytes, planArena } from './arena.js'
-export { type Binding, type BoundOperation, bindProgram } from './bind.js'
+export { type Binding, type BoundOperation, bindProgram, type IdTables } from './bind.js'
 export { columns, ProgramBuilder } from './builder.js'
 export { runSequential } from './executor.js'
-export type { BatchRefs, Operation, OperationKind, Ref, RowSymbol } from './operation.js'
+export type {
+  BatchRefs,
+  CountsSymbol,
+  Operation,
+  OperationKind,
+  ProgramGroup,
+  Ref,
+  RowSymbol,
+} from './operation.js'
+export { collectivePayloads } from './payloads.js'
 export { describeOperations, type PrintedOperation, printProgram } from './print.js'
 export { type BufferSpec, boundedRows, type Program, type RopeTableSpec, type RowValues } from './program.js'

@@ -13,10 +13,27 @@ export interface Ref {
 export type WeightName = string
 
 /**
- * A number of rows that a step binds: `tokens` (local rows of this attention-DP rank), `logitRows` (rows to sample), … Each symbol has a bound fixed at
- * build time, which sizes buffers, and a value fixed once per step.
+ * A number of rows that a step binds. Each symbol has a bound fixed at build time, which sizes buffers, and a value
+ * fixed once per step by the plan (scheduler/step-rows.ts).
+ * - `tokens`: rows of this attention-DP rank's own batch.
+ * - `padded`: rows it brings into a gather: `tokens`, or the longest rank's under MAX_LEN.
+ * - `gathered`: rows of all attention-DP ranks together, padding included.
+ * - `slice`: this rank's part of `padded` when rows are cut over attention-TP too.
+ * - `logitRows`, `gatheredLogits`: rows to sample, of this DP rank and of all.
  */
-export type RowSymbol = 'tokens' | 'logitRows'
+export type RowSymbol = 'tokens' | 'padded' | 'gathered' | 'slice' | 'logitRows' | 'gatheredLogits'
+
+/**
+ * Rows that each member of a group brings to or takes from a collective.
+ * - `dp`: a DP rank's `padded`, by member of the attention-DP group.
+ * - `attnTp`: a member's `slice`, by member of the attention-TP group.
+ * - `tp`: a rank's `slice` of its DP rank's rows, by rank.
+ * - `logits`: a DP rank's `logitRows`.
+ */
+export type CountsSymbol = 'dp' | 'attnTp' | 'tp' | 'logits'
+
+/** Groups that collectives of a program run in. `tp` is all ranks. */
+export type ProgramGroup = 'tp' | 'attnDp' | 'attnTp'
 
 export interface BatchRefs {
   readonly rowSequence: Ref
@@ -79,6 +96,24 @@ export interface OperationArgs {
     activation: GatedActivation
   }
   sample: { out: Ref; logits: Ref; params: Ref; logprob: Ref }
+  /** out = the members' rows of x, one member after another. */
+  all_gather: { out: Ref; x: Ref; group: ProgramGroup; counts: CountsSymbol }
+  /** x = sum over the group, in place. */
+  all_reduce: { x: Ref; group: ProgramGroup }
+  /** out = own rows of the sum over the group of x. */
+  reduce_scatter: { out: Ref; x: Ref; group: ProgramGroup; counts: CountsSymbol }
+  /** out = own rows of the members' column blocks side by side. `x` holds all rows named by `counts`, or the own ones when null. */
+  gather_columns: { out: Ref; x: Ref; group: ProgramGroup; widths: readonly number[]; counts: CountsSymbol | null }
+  /** out (all DP ranks' rows) = zeros, but for the own rows, which are x when `contribute`. What follows is an all_reduce. */
+  place_rows: { out: Ref; x: Ref; contribute: boolean }
+  /** out = own rows of x, which holds the rows of every member named by `counts`. */
+  cut_rows: { out: Ref; x: Ref; counts: CountsSymbol }
+  /** ids = -1 in rows [tokens, padded): padding never reaches an expert or a statistic. */
+  clear_padding: { ids: Ref }
+  /** out = table[ids], -1 stays -1. `table` names an i32 table of the placement. */
+  map_ids: { out: Ref; ids: Ref; table: string }
+  /** Logical → physical experts: one of each expert's replicas, by a hash of layer, expert, request and position. */
+  choose_replicas: { out: Ref; ids: Ref; requestKeys: Ref; positions: Ref; table: string; layer: number }
 }
 
 export type OperationKind = keyof OperationArgs
@@ -120,6 +155,15 @@ export const OPERATIONS: { readonly [K in OperationKind]: OperationRoles } = {
   sigmoid_scale: { reads: ['x', 'gate'], writes: ['out'] },
   experts: { reads: ['x', 'ids', 'weights'], writes: ['out', 'scratch'] },
   sample: { reads: ['logits', 'params'], writes: ['out', 'logprob'] },
+  all_gather: { reads: ['x'], writes: ['out'] },
+  all_reduce: { reads: ['x'], writes: ['x'] },
+  reduce_scatter: { reads: ['x'], writes: ['out'] },
+  gather_columns: { reads: ['x'], writes: ['out'] },
+  place_rows: { reads: ['x'], writes: ['out'] },
+  cut_rows: { reads: ['x'], writes: ['out'] },
+  clear_padding: { reads: ['ids'], writes: ['ids'] },
+  map_ids: { reads: ['ids'], writes: ['out'] },
+  choose_replicas: { reads: ['ids', 'requestKeys', 'positions'], writes: ['out'] },
 }
 
 const refs = (op: Operation, roles: readonly string[]): Ref[] => {

@@ -1,5 +1,5 @@
 // A forward pass as data: buffers and a flat list of operations, built once for a model, a layout and a mode.
-import type { Operation, RowSymbol } from './operation.js'
+import type { CountsSymbol, Operation, RowSymbol } from './operation.js'
 
 /**
  * `arena`: shares one lent span with others whose lifetimes do not overlap. `input`: written by the host before a step.
@@ -34,11 +34,14 @@ export interface Program {
   readonly operations: readonly Operation[]
 }
 
-export const ROW_SYMBOLS: readonly RowSymbol[] = ['tokens', 'logitRows']
-
 /** Rows a buffer must hold. */
 export const boundedRows = (program: Pick<Program, 'bounds'>, buffer: BufferSpec): number =>
   typeof buffer.rows === 'number' ? buffer.rows : program.bounds[buffer.rows]
 
-/** Values of the row symbols in one step. */
-export type RowValues = Readonly<Record<RowSymbol, number>>
+/** What the plan of a step binds: the value of every row symbol, and what each member of a group brings. */
+export interface RowValues {
+  readonly rows: Readonly<Record<RowSymbol, number>>
+  readonly counts: Readonly<Record<CountsSymbol, readonly number[]>>
+  /** Index of this rank in each list of counts. */
+  readonly member: Readonly<Record<CountsSymbol, number>>
+}

@@ -13,3 +13,4 @@ export {
   VOTE_WORDS,
   type VoteContext,
 } from './step-plan.js'
+export { pieceOf, stepRows } from './step-rows.js'

@@ -3,6 +3,8 @@
 /** What a rank is told about a request. Plain data that crosses threads. */
 export interface RankRequest {
   readonly id: string
+  /** 32-bit word that names the request in replica choice. */
+  readonly key: number
   readonly inputIds: Int32Array
   /** Most tokens to draw. 0: compute the prompt's logits only. */
   readonly maxTokens: number
@@ -31,6 +33,7 @@ export class RequestState {
   readonly pages: number[] = []
   /** Pages promised and not yet taken. */
   reserved: number
+  readonly key: number
   /** When it was admitted, on the rank's clock. */
   readonly admittedAt: number
 
@@ -40,6 +43,7 @@ export class RequestState {
     this.tokens = new Int32Array(this.length + request.maxTokens)
     this.tokens.set(request.inputIds)
     this.reserved = reserved
+    this.key = request.key
     this.admittedAt = admittedAt
   }
 

@@ -5,6 +5,7 @@ import { type LocalBatch, type RankRequest, Scheduler } from './index.js'
 
 const request = (id: string, prompt: number, maxTokens: number, more: Partial<RankRequest> = {}): RankRequest => ({
   id,
+  key: 1,
   inputIds: Int32Array.from({ length: prompt }, (_, i) => i + 1),
   maxTokens,
   temperature: 0,

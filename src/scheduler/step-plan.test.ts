@@ -14,15 +14,16 @@ const votes = (batches: readonly LocalBatch[], contexts = batches.map(() => cont
   }
   return all
 }
+const ranks = (n: number) => ({ tp: n, attnDp: n })
 const decode = (tokens: number): LocalBatch => ({ ...IDLE_BATCH, mode: 'decode', tokens, logitRows: tokens })
 
 describe('votes and plans', () => {
   it('keeps lists, takes the maximum of extend, and pads as the reference does', () => {
-    const plan = planStep(votes([decode(8), decode(8), IDLE_BATCH, IDLE_BATCH]), 4)
+    const plan = planStep(votes([decode(8), decode(8), IDLE_BATCH, IDLE_BATCH]), ranks(4))
     expect(plan.numTokens).toEqual([8, 8, 0, 0])
     expect(plan.forwardModes).toEqual(['decode', 'decode', 'idle', 'idle'])
     expect(plan).toMatchObject({ isExtend: false, idle: false, stop: false, dpPadding: 'MAX_LEN', step: 3 })
-    const mixed = planStep(votes([decode(1), { ...decode(5), mode: 'mixed' }]), 2)
+    const mixed = planStep(votes([decode(1), { ...decode(5), mode: 'mixed' }]), ranks(2))
     expect(mixed).toMatchObject({ isExtend: true, dpPadding: 'SUM_LEN' })
   })
 
@@ -35,9 +36,9 @@ describe('votes and plans', () => {
 
   it('stops only when everyone wants to and nobody has work', () => {
     const stopping = { ...context, stopping: true }
-    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH], [stopping, context]), 2).stop).toBe(false)
-    expect(planStep(votes([IDLE_BATCH, decode(1)], [stopping, stopping]), 2).stop).toBe(false)
-    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH], [stopping, stopping]), 2).stop).toBe(true)
+    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH], [stopping, context]), ranks(2)).stop).toBe(false)
+    expect(planStep(votes([IDLE_BATCH, decode(1)], [stopping, stopping]), ranks(2)).stop).toBe(false)
+    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH], [stopping, stopping]), ranks(2)).stop).toBe(true)
   })
 
   it.each(['step', 'configHash', 'placementVersion', 'generation', 'previousPlanHash'] as const)(
@@ -45,16 +46,16 @@ describe('votes and plans', () => {
     field => {
       const other = { ...context, [field]: 1234 }
       const snake = field.replace(/[A-Z]/g, c => `_${c.toLowerCase()}`)
-      expect(() => planStep(votes([decode(1), decode(1), decode(1)], [context, context, other]), 3)).toThrow(
-        new RegExp(`${snake} is ${context[field]} on DP rank 0, 1234 on DP rank 2`),
+      expect(() => planStep(votes([decode(1), decode(1), decode(1)], [context, context, other]), ranks(3))).toThrow(
+        new RegExp(`${snake} is ${context[field]} on rank 0, 1234 on rank 2`),
       )
     },
   )
 
   it('is frozen and hashes what it was made of', () => {
-    const a = planStep(votes([decode(4), IDLE_BATCH]), 2)
+    const a = planStep(votes([decode(4), IDLE_BATCH]), ranks(2))
     expect(Object.isFrozen(a)).toBe(true)
-    expect(planStep(votes([decode(4), IDLE_BATCH]), 2).hash).toBe(a.hash)
-    expect(planStep(votes([decode(5), IDLE_BATCH]), 2).hash).not.toBe(a.hash)
+    expect(planStep(votes([decode(4), IDLE_BATCH]), ranks(2)).hash).toBe(a.hash)
+    expect(planStep(votes([decode(5), IDLE_BATCH]), ranks(2)).hash).not.toBe(a.hash)
   })
 })

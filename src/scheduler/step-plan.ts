@@ -1,6 +1,7 @@
 // Vote → plan. Each attention-DP rank votes a row of words; the same rows on every rank give, by pure functions, the
 // same plan. Fields and reductions are SGLang's MLP sync (managers/scheduler_components/dp_attn.py) plus our own
 // words that must be equal everywhere: whatever differs there is an error that names ranks and field, never a hang.
+import type { ParallelSizes } from '../parallel/index.js'
 import { RankError } from '../runtime/errors.js'
 import { FORWARD_MODE, type ForwardMode, type LocalBatch } from './batch.js'
 
@@ -97,21 +98,23 @@ export function choosePadding(numTokens: readonly number[], isExtend: boolean): 
 }
 
 /**
- * @param votes one row of VOTE_WORDS a DP rank
- * @throws RankError when a field that must be equal differs
+ * @param votes one row of VOTE_WORDS a rank; the first of each attention group speaks for its DP rank
+ * @throws RankError when a field that must be equal on all ranks differs
  */
-export function planStep(votes: Int32Array, dpRanks: number): StepPlan {
+export function planStep(votes: Int32Array, sizes: Pick<ParallelSizes, 'tp' | 'attnDp'>): StepPlan {
   const get = (rank: number, field: VoteField) => votes[rank * VOTE_WORDS + at(field)]!
-  const all = (field: VoteField) => Array.from({ length: dpRanks }, (_, r) => get(r, field))
+  const stride = sizes.tp / sizes.attnDp
+  const all = (field: VoteField) => Array.from({ length: sizes.attnDp }, (_, dp) => get(dp * stride, field))
+  const everyRank = (field: VoteField) => Array.from({ length: sizes.tp }, (_, r) => get(r, field))
   for (const field of EQUAL_FIELDS) {
-    const values = all(field)
+    const values = everyRank(field)
     const odd = values.findIndex(v => v !== values[0])
     if (odd > 0) {
       throw new RankError('SY_RANK_DISAGREES', {
         collective: 'the vote of a step',
         where: ` (step ${get(0, 'step')})`,
         field,
-        values: `${values[0]} on DP rank 0, ${values[odd]} on DP rank ${odd}`,
+        values: `${values[0]} on rank 0, ${values[odd]} on rank ${odd}`,
         rank: odd,
       })
     }
@@ -129,7 +132,7 @@ export function planStep(votes: Int32Array, dpRanks: number): StepPlan {
     isExtend,
     dpPadding: choosePadding(numTokens, isExtend),
     idle,
-    stop: idle && all('stopping').every(v => v === 1),
+    stop: idle && everyRank('stopping').every(v => v === 1),
   }
   return Object.freeze({ ...plan, hash: hashWords(votes) })
 }

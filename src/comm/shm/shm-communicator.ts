@@ -8,11 +8,19 @@ import type { Operand } from '../../device/ops.js'
 import type { ControlBlock } from '../../runtime/control.js'
 import { RankError } from '../../runtime/errors.js'
 import type { Step, Wait } from '../../runtime/wait.js'
-import type { CollectiveTag, Communicator } from '../communicator.js'
+import type { CollectiveTag, Communicator, RowRange } from '../communicator.js'
 import { CommError } from '../errors.js'
 import { type ExchangeHalf, type ExchangeMemory, HEADER_FIELDS, halves } from './exchange.js'
 
-const COLLECTIVES = ['barrier', 'all_gather_words', 'all_gather', 'all_reduce', 'reduce_scatter', 'broadcast'] as const
+const COLLECTIVES = [
+  'barrier',
+  'all_gather_words',
+  'all_gather',
+  'all_reduce',
+  'reduce_scatter',
+  'gather_columns',
+  'broadcast',
+] as const
 type Collective = (typeof COLLECTIVES)[number]
 
 export interface ShmGroup {
@@ -116,6 +124,23 @@ export class ShmCommunicator implements Communicator {
     this.#publish('reduce_scatter', tag, width, total, 0)
     yield* this.#arrive('reduce_scatter', tag)
     this.#sumInto(out, width, from, counts[this.member]!)
+  }
+
+  *gatherColumns(tag: CollectiveTag, x: Operand, out: Operand, widths: ArrayLike<number>, rows: RowRange): Step<void> {
+    const width = widths[this.member]!
+    const half = this.#room(tag, rows.all * width * 4)
+    readRows(half.floats, 0, x, width, rows.all)
+    // Widths differ between members, so they are not published as one; the sum is the same for all.
+    let total = 0
+    for (let m = 0; m < this.size; m++) total += widths[m]!
+    this.#publish('gather_columns', tag, total, rows.all, 0)
+    yield* this.#arrive('gather_columns', tag)
+    let column = 0
+    for (let m = 0; m < this.size; m++) {
+      const block = { ...out, offset: out.offset + column }
+      writeRows(block, 0, this.#peer(m).floats, rows.from * widths[m]!, widths[m]!, rows.count)
+      column += widths[m]!
+    }
   }
 
   *broadcast(tag: CollectiveTag, x: Operand, width: number, rows: number, root: number): Step<void> {

@@ -1,4 +1,13 @@
 // Layouts of rows over ranks, and the moves between stages.
-export { Boundary, type StageOutput } from './boundary.js'
+export { Boundary } from './boundary.js'
 export { BoundaryError } from './errors.js'
 export type { Layout, SumGroup, TokenAxis } from './layout.js'
+export {
+  type DpPaddingMode,
+  type GatherKind,
+  gatherKind,
+  type MoveContext,
+  moveRows,
+  type Placed,
+  rowsIn,
+} from './moves.js'

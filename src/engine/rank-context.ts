@@ -1,0 +1,83 @@
+// Everything a rank works with, built once from its launch: views, kernels, communicators, scheduler. No module state, so
+// that many ranks can live in one thread.
+import { type Communicator, ShmCommunicator } from '../comm/index.js'
+import { createCpuDevice } from '../device/cpu/index.js'
+import { f32View, i32View } from '../device/memory.js'
+import { PagePool } from '../kvcache/index.js'
+import type { DpPaddingMode } from '../layers/index.js'
+import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/index.js'
+import { ControlBlock, type StatusWriter } from '../runtime/control.js'
+import { Scheduler } from '../scheduler/index.js'
+import { BatchWriter } from './batch-writer.js'
+import type { RankLaunch } from './launch.js'
+import type { ByPadding } from './rank-memory.js'
+
+export interface RankOutputs {
+  readonly logits: Float32Array
+  readonly sampled: Int32Array
+  readonly logprobs: Float32Array
+  readonly vocab: number
+}
+
+export interface RankContext {
+  readonly launch: RankLaunch
+  readonly control: ControlBlock
+  readonly status: StatusWriter
+  /** Name of the kernels, for reports. */
+  readonly kernels: string
+  readonly groups: Readonly<Record<ProgramGroup, Communicator>>
+  readonly pool: PagePool
+  readonly scheduler: Scheduler
+  /** Member 0 of its attention-TP group: it schedules, samples for the caller and reports. The others follow. */
+  readonly leads: boolean
+  readonly operations: ByPadding<readonly BoundOperation[]>
+  readonly inputs: BatchWriter
+  readonly outputs: RankOutputs
+}
+
+export function buildRankContext(launch: RankLaunch): RankContext {
+  const { limits, coordinates, programs } = launch
+  const device = createCpuDevice({ kernels: launch.kernels })
+  const control = ControlBlock.attach(launch.control)
+  const { rank } = coordinates
+  const groups = {
+    tp: new ShmCommunicator(control, launch.groups.tp, rank),
+    attnDp: new ShmCommunicator(control, launch.groups.attnDp, rank),
+    attnTp: new ShmCommunicator(control, launch.groups.attnTp, rank),
+  }
+  const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
+  const bind = (padding: DpPaddingMode) =>
+    bindProgram({
+      ops: device.ops,
+      program: programs[padding],
+      weights: launch.weights,
+      buffers: launch.buffers[padding],
+      ropeTables: launch.ropeTables,
+      idTables: launch.idTables,
+      groups,
+    })
+  const MAX_LEN = bind('MAX_LEN')
+  const buffers = launch.buffers.MAX_LEN
+  return {
+    launch,
+    control,
+    status: control.statusWriter(rank),
+    kernels: device.name,
+    groups,
+    pool,
+    scheduler: new Scheduler(pool, {
+      chunkedPrefillSize: launch.chunkedPrefillSize,
+      maxRunningRequests: limits.sequences,
+      logitRows: limits.sequences,
+    }),
+    leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
+    operations: { MAX_LEN, SUM_LEN: launch.sizes.attnDp === 1 ? MAX_LEN : bind('SUM_LEN') },
+    inputs: new BatchWriter(buffers, limits),
+    outputs: {
+      logits: f32View(buffers['logits']!),
+      sampled: i32View(buffers['sampled']!),
+      logprobs: f32View(buffers['logprob']!),
+      vocab: programs.MAX_LEN.buffers.find(b => b.name === 'logits')!.columns,
+    },
+  }
+}

@@ -1,0 +1,31 @@
+// Where a rank's program stands: sizes, coordinates and the choices that shape the wiring of a layout.
+import type { DpPaddingMode } from '../layers/index.js'
+import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
+
+/** Sizes that bound a program's buffers. */
+export interface ProgramLimits {
+  /** Rows of one step on one attention-DP rank. */
+  readonly tokens: number
+  /** Sequences of one step, and rows that are sampled. */
+  readonly sequences: number
+  /** Longest sequence, in tokens. */
+  readonly contextLength: number
+  readonly pageSize: number
+  /** KV slots of a rank's pool. */
+  readonly kvSlots: number
+}
+
+export interface RankLayout {
+  readonly sizes: ParallelSizes
+  readonly rank: RankCoordinates
+  readonly padding: DpPaddingMode
+  readonly sumLenGather: 'all_gatherv' | 'all_reduce'
+  /** Dense layers: cut over all ranks (false) or whole on every attention-DP rank (true, --moe-dense-tp-size 1). */
+  readonly denseLocal: boolean
+  /** The output head: cut over all ranks (false) or over attention-TP only (true, --enable-dp-lm-head). */
+  readonly dpLmHead: boolean
+  /** Physical experts a layer; more than the logical ones when some are replicated. */
+  readonly physicalExperts: number
+  /** Some logical expert has more than one replica somewhere. */
+  readonly replicated: boolean
+}

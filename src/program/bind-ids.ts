@@ -1,0 +1,77 @@
+// Operations on expert ids: padding, replica choice, and the map from physical experts to what this rank holds.
+// Which replica serves a token depends on layer, expert, request and position only, never on the batch or the rank.
+import { i32View, type MemorySpan } from '../device/memory.js'
+import type { Operand } from '../device/ops.js'
+import type { Operation, Ref } from './operation.js'
+import type { RowValues } from './program.js'
+
+/** i32 tables of the placement by name, lent by the node. Replica tables are [experts, 1 + width]: count, then physical ids. */
+export interface IdTables {
+  readonly spans: Readonly<Record<string, MemorySpan>>
+  /** Columns of a row, by table. 1 for plain maps. */
+  readonly columns: Readonly<Record<string, number>>
+}
+
+type IdOperation = Extract<Operation, { kind: 'clear_padding' | 'map_ids' | 'choose_replicas' }>
+
+export function bindIdOperation(
+  op: IdOperation,
+  at: (ref: Ref) => Operand,
+  tables: IdTables,
+): (values: RowValues) => void {
+  if (op.kind === 'clear_padding') {
+    const [ids, width] = [at(op.args.ids), op.args.ids.width]
+    const view = i32View(ids.span)
+    return ({ rows }) => {
+      for (let r = rows.tokens; r < rows.padded; r++) {
+        const start = ids.offset + r * ids.stride
+        view.fill(-1, start, start + width)
+      }
+    }
+  }
+  const [out, ids, width] = [at(op.args.out), at(op.args.ids), op.args.ids.width]
+  const [to, from] = [i32View(out.span), i32View(ids.span)]
+  const table = i32View(tables.spans[op.args.table]!)
+  const symbol = op.rows
+  if (op.kind === 'map_ids') {
+    return ({ rows }) => {
+      for (let r = 0; r < rows[symbol]; r++) {
+        for (let c = 0; c < width; c++) {
+          const id = from[ids.offset + r * ids.stride + c]!
+          to[out.offset + r * out.stride + c] = id < 0 ? -1 : table[id]!
+        }
+      }
+    }
+  }
+  const [keys, positions, layer] = [at(op.args.requestKeys), at(op.args.positions), op.args.layer]
+  const [keyView, positionView] = [i32View(keys.span), i32View(positions.span)]
+  const columns = tables.columns[op.args.table]!
+  return ({ rows }) => {
+    for (let r = 0; r < rows[symbol]; r++) {
+      const key = keyView[keys.offset + r * keys.stride]!
+      const position = positionView[positions.offset + r * positions.stride]!
+      for (let c = 0; c < width; c++) {
+        const expert = from[ids.offset + r * ids.stride + c]!
+        const row = expert * columns
+        const count = expert < 0 ? 0 : table[row]!
+        const pick = count < 2 ? 0 : replicaIndex(layer, expert, key, position, count)
+        to[out.offset + r * out.stride + c] = expert < 0 ? -1 : table[row + 1 + pick]!
+      }
+    }
+  }
+}
+
+/** A replica in [0, count) by a hash of what the token is, not where it stands in the batch (murmur3's finalizer). */
+export function replicaIndex(
+  layer: number,
+  expert: number,
+  requestKey: number,
+  position: number,
+  count: number,
+): number {
+  let h = Math.imul(layer + 1, 0x9e3779b1) ^ Math.imul(expert + 1, 0x85ebca6b)
+  h ^= Math.imul(requestKey, 0xc2b2ae35) ^ Math.imul(position + 1, 0x27d4eb2f)
+  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b)
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35)
+  return ((h ^ (h >>> 16)) >>> 0) % count
+}
