@@ -36,6 +36,7 @@ FLAGS.push(
   '-Wno-psabi',
   '-Wno-ignored-attributes',
   '-Wno-maybe-uninitialized',
+  '-Wno-uninitialized',
   '-DNDEBUG',
 )
 

@@ -25,7 +25,9 @@ enum { QT_MAX = 2 };
 struct Block {
   const float *key[KV_BLOCK], *value[KV_BLOCK]; // of KV head 0; valid in [first, end)
   int first, end;
+  const Block *next; // its lines are prefetched while this block is computed; null for the last one
 };
+
 
 // What one query may see of the block: positions [from, to).
 struct Query {
@@ -35,10 +37,14 @@ struct Query {
 };
 
 // Scores of Q queries at positions [from, to) of the block, J positions at a time (the last ones may be repeated).
-template <int Q, int J> SY_INLINE void scoresOf(const Query *query, const float *const *key, i64 offset, i64 width, int from, int to) {
+// `ahead`: keys of the next block to fetch meanwhile, or null.
+template <int Q, int J> SY_INLINE void scoresOf(const Query *query, const float *const *key, const float *const *ahead, i64 offset, i64 width, int from, int to) {
   for (int j = from; j < to; j += J) {
     const float *k[J];
     V s[Q][J];
+    if (ahead)
+      for (int i = j; i < j + J && i < KV_BLOCK; i++)
+        for (i64 d = 0; d < width; d += 16) __builtin_prefetch(ahead[i] + offset + d, 0, 2);
 #pragma GCC unroll 8
     for (int i = 0; i < J; i++) k[i] = key[j + i < to ? j + i : to - 1] + offset;
 #pragma GCC unroll 4
@@ -61,8 +67,10 @@ template <int Q, int J> SY_INLINE void scoresOf(const Query *query, const float 
       }
     }
     if (d < width)
+#pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
         V qv = loadPart(query[q].q + d, width - d);
+#pragma GCC unroll 8
         for (int i = 0; i < J; i++) s[q][i] = fma(qv, loadPart(k[i] + d, width - d), s[q][i]);
       }
     // KV_BLOCK + 8 scores are allocated a query, so the repeated positions may be written.
@@ -96,7 +104,8 @@ SY_INLINE void softmaxStep(const Query &query, float scale, float *top, float *s
 }
 
 // acc += weights * values for Q queries over positions [from, to), N vectors of the value width at a time.
-template <int Q, int N> SY_INLINE void valuesChunk(const Query *query, const float *const *value, i64 offset, int from, int to) {
+// Its own function: inlined into a larger one, g++ 12 keeps `acc` in memory (5x slower).
+template <int Q, int N> __attribute__((noinline)) void valuesChunk(const Query *query, const float *const *value, const float *const *ahead, i64 offset, int from, int to) {
   V acc[Q][N];
 #pragma GCC unroll 4
   for (int q = 0; q < Q; q++)
@@ -105,6 +114,9 @@ template <int Q, int N> SY_INLINE void valuesChunk(const Query *query, const flo
   for (int j = from; j < to; j++) {
     const float *p = value[j] + offset;
     V x[N];
+    if (ahead)
+#pragma GCC unroll 8
+      for (int v = 0; v < N; v += NV) __builtin_prefetch(ahead[j] + offset + v * W, 0, 2);
 #pragma GCC unroll 8
     for (int v = 0; v < N; v++) x[v] = load(p + v * W);
 #pragma GCC unroll 4
@@ -123,15 +135,19 @@ template <int Q, int N> SY_INLINE void valuesChunk(const Query *query, const flo
     for (int v = 0; v < N; v++) store(query[q].acc + offset + v * W, acc[q][v]);
 }
 
-template <int Q> SY_INLINE void valuesOf(const Query *query, const float *const *value, i64 headOffset, i64 width, int from, int to) {
+template <int Q> SY_INLINE void valuesOf(const Query *query, const float *const *value, const float *const *next, i64 headOffset, i64 width, int from, int to) {
   if (from >= to) return;
-  const float *shifted[KV_BLOCK];
+  const float *shifted[KV_BLOCK], *shiftedNext[KV_BLOCK], *const *ahead = nullptr;
   for (int j = from; j < to; j++) shifted[j] = value[j] + headOffset;
+  if (next) {
+    for (int j = from; j < to; j++) shiftedNext[j] = next[j] + headOffset;
+    ahead = shiftedNext;
+  }
   i64 d = 0;
   if (Q == 1)
-    for (; d + 8 * W <= width; d += 8 * W) valuesChunk<Q, Q == 1 ? 8 : 1>(query, shifted, d, from, to);
-  for (; d + 4 * W <= width; d += 4 * W) valuesChunk<Q, 4>(query, shifted, d, from, to);
-  for (; d + W <= width; d += W) valuesChunk<Q, 1>(query, shifted, d, from, to);
+    for (; d + 8 * W <= width; d += 8 * W) valuesChunk<Q, Q == 1 ? 8 : 1>(query, shifted, ahead, d, from, to);
+  for (; d + 4 * W <= width; d += 4 * W) valuesChunk<Q, 4>(query, shifted, ahead, d, from, to);
+  for (; d + W <= width; d += W) valuesChunk<Q, 1>(query, shifted, ahead, d, from, to);
   if (d < width)
     for (int q = 0; q < Q; q++) {
       V acc = loadPart(query[q].acc + d, width - d);
@@ -140,16 +156,16 @@ template <int Q> SY_INLINE void valuesOf(const Query *query, const float *const 
     }
 }
 
-template <int Q> __attribute__((noinline)) void scoresTile(const Query *query, const Block &block, i64 offset, i64 width) {
+template <int Q> __attribute__((noinline)) void scoresTile(const Query *query, const Block &block, const float *const *ahead, i64 offset, i64 width) {
   int from = query[0].from, to = query[0].to;
   for (int q = 1; q < Q; q++) {
     if (query[q].from < from) from = query[q].from;
     if (query[q].to > to) to = query[q].to;
   }
-  scoresOf<Q, (Q == 1 ? 8 : 4)>(query, block.key, offset, width, from, to);
+  scoresOf<Q, (Q == 1 ? 8 : 4)>(query, block.key, ahead, offset, width, from, to);
 }
 
-template <int Q> __attribute__((noinline)) void valuesTile(const Query *query, const Block &block, i64 offset, i64 width) {
+template <int Q> __attribute__((noinline)) void valuesTile(const Query *query, const Block &block, const float *const *ahead, i64 offset, i64 width) {
   int from = query[0].from, to = query[0].to;
   for (int q = 0; q < Q; q++) {
     if (query[q].from > from) from = query[q].from;
@@ -162,12 +178,12 @@ template <int Q> __attribute__((noinline)) void valuesTile(const Query *query, c
     }
   }
   if (from >= to) { // rows of the tile that share nothing
-    for (int q = 0; q < Q; q++) valuesOf<1>(query + q, block.value, offset, width, query[q].from, query[q].to);
+    for (int q = 0; q < Q; q++) valuesOf<1>(query + q, block.value, nullptr, offset, width, query[q].from, query[q].to);
     return;
   }
-  for (int q = 0; q < Q; q++) valuesOf<1>(query + q, block.value, offset, width, query[q].from, from);
-  valuesOf<Q>(query, block.value, offset, width, from, to);
-  for (int q = 0; q < Q; q++) valuesOf<1>(query + q, block.value, offset, width, to, query[q].to);
+  for (int q = 0; q < Q; q++) valuesOf<1>(query + q, block.value, nullptr, offset, width, query[q].from, from);
+  valuesOf<Q>(query, block.value, ahead, offset, width, from, to);
+  for (int q = 0; q < Q; q++) valuesOf<1>(query + q, block.value, nullptr, offset, width, to, query[q].to);
 }
 
 // All queries of one KV head: scores, softmax, values.
@@ -179,11 +195,41 @@ void headBlock(const AttentionArgs &a, const Block &block, Query *query, i64 n, 
     else if (left >= 2) { CALL(2); i += 2; } \
     else { CALL(1); i += 1; } \
   }
-#define SY_SCORES(Q) scoresTile<Q>(query + i, block, kvHead * a.qkWidth, a.qkWidth)
-#define SY_VALUES(Q) valuesTile<Q>(query + i, block, kvHead * a.vWidth, a.vWidth)
+#define SY_SCORES(Q) scoresTile<Q>(query + i, block, i == 0 ? keysAhead : nullptr, kvHead * a.qkWidth, a.qkWidth)
+#define SY_VALUES(Q) valuesTile<Q>(query + i, block, i == 0 ? valuesAhead : nullptr, kvHead * a.vWidth, a.vWidth)
+  // Only the first tile of queries fetches: the others find the lines on their way.
+  const float *const *keysAhead = block.next ? block.next->key : nullptr;
+  const float *const *valuesAhead = block.next && a.keyOffset != a.valueOffset ? block.next->value : nullptr;
   SY_TILES(SY_SCORES)
   for (i64 i = 0; i < n; i++) softmaxStep(query[i], a.scale, top[i], sum[i]);
   SY_TILES(SY_VALUES)
+}
+
+// Where positions [start, last] of the block at `base` lie.
+int lookUp(const AttentionArgs &a, i64 table, i64 base, i64 start, i64 last, Block &block) {
+  block.first = (int)(start > base ? start - base : 0);
+  block.end = (int)(last - base + 1 < KV_BLOCK ? last - base + 1 : KV_BLOCK);
+  i64 page = -1, inPage = 0, slotBase = 0;
+  for (int j = block.first; j < block.end; j++, inPage++) {
+    if (page < 0 || inPage == a.pageSize) {
+      i64 p = base + j;
+      page = p / a.pageSize;
+      inPage = p % a.pageSize;
+      slotBase = (i64)a.pageTable[table + page] * a.pageSize;
+      if (slotBase < 0) return INDEX_OUT_OF_RANGE;
+    }
+    i64 slot = slotBase + inPage;
+    if (slot >= a.kv.capacity) return INDEX_OUT_OF_RANGE;
+    block.key[j] = a.kv.row(slot) + a.keyOffset;
+    block.value[j] = a.kv.row(slot) + a.valueOffset;
+  }
+  // The rest is only ever prefetched.
+  for (int j = 0; j < KV_BLOCK; j++)
+    if (j < block.first || j >= block.end) {
+      block.key[j] = block.key[block.first];
+      block.value[j] = block.value[block.first];
+    }
+  return OK;
 }
 
 // `n` rows of one sequence at positions position .. position + n - 1.
@@ -196,23 +242,17 @@ int rowTile(const AttentionArgs &a, i64 row, i64 n, i64 sequence, i64 position) 
     a.top[i] = -__builtin_inff();
     a.sum[i] = 0;
   }
+  Block blocks[2];
+  int current = 0;
+  blocks[0].next = nullptr;
+  if (int status = lookUp(a, table, start / KV_BLOCK * KV_BLOCK, start, last, blocks[0])) return status;
   for (i64 base = start / KV_BLOCK * KV_BLOCK; base <= last; base += KV_BLOCK) {
-    Block block;
-    block.first = (int)(start > base ? start - base : 0);
-    block.end = (int)(last - base + 1 < KV_BLOCK ? last - base + 1 : KV_BLOCK);
-    i64 page = -1, inPage = 0, slotBase = 0;
-    for (int j = block.first; j < block.end; j++, inPage++) {
-      if (page < 0 || inPage == a.pageSize) {
-        i64 p = base + j;
-        page = p / a.pageSize;
-        inPage = p % a.pageSize;
-        slotBase = (i64)a.pageTable[table + page] * a.pageSize;
-        if (slotBase < 0) return INDEX_OUT_OF_RANGE;
-      }
-      i64 slot = slotBase + inPage;
-      if (slot >= a.kv.capacity) return INDEX_OUT_OF_RANGE;
-      block.key[j] = a.kv.row(slot) + a.keyOffset;
-      block.value[j] = a.kv.row(slot) + a.valueOffset;
+    const Block &block = blocks[current];
+    Block &following = blocks[current ^= 1];
+    following.next = nullptr;
+    if (base + KV_BLOCK <= last) {
+      if (int status = lookUp(a, table, base + KV_BLOCK, start, last, following)) return status;
+      blocks[current ^ 1].next = &following;
     }
     for (i64 kvHead = 0; kvHead < a.kvHeads; kvHead++) {
       // Heads h with floor(h * kvHeads / heads) = kvHead.

@@ -46,13 +46,13 @@ template <int P, int T> SY_INLINE void step(const V (&w)[P][NV], const float *co
 
 template <int P, int T, int KIND>
 SY_INLINE void multiply(const char *w, i64 panel, i64 k, const float *const (&x)[T], V (&acc)[P][T][NV]) {
-  enum { AHEAD = 1024 }; // bytes of prefetch in each panel's stream, for one row only
+  enum { AHEAD = 1024 }; // bytes of prefetch in each panel's stream
   V a[P][NV];
   if (KIND == F32) {
     for (i64 i = 0; i < k; i++, w += 64) {
 #pragma GCC unroll 8
       for (int p = 0; p < P; p++) {
-        if (T == 1) __builtin_prefetch(w + p * panel + AHEAD);
+        __builtin_prefetch(w + p * panel + AHEAD);
 #pragma GCC unroll 4
         for (int v = 0; v < NV; v++) a[p][v] = load((const float *)(w + p * panel) + v * W);
       }
@@ -64,7 +64,7 @@ SY_INLINE void multiply(const char *w, i64 panel, i64 k, const float *const (&x)
   for (; i + 2 <= k; i += 2, w += 64) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++) {
-      if (T == 1) __builtin_prefetch(w + p * panel + AHEAD);
+      __builtin_prefetch(w + p * panel + AHEAD);
 #pragma GCC unroll 4
       for (int v = 0; v < NV; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
     }
@@ -76,7 +76,9 @@ SY_INLINE void multiply(const char *w, i64 panel, i64 k, const float *const (&x)
     step<P, T>(a, x, i + 1, acc);
   }
   if (i < k) {
+#pragma GCC unroll 8
     for (int p = 0; p < P; p++)
+#pragma GCC unroll 4
       for (int v = 0; v < NV; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
     step<P, T>(a, x, i, acc);
   }

@@ -92,21 +92,31 @@ SY_INLINE void storePart(float *p, V v, i64 n) {
 #endif
 }
 
-// Sum and maximum of the lanes, in one fixed order.
-SY_INLINE float sumLanes(V v) {
-  float t[W];
-  store(t, v);
-  for (int w = W / 2; w >= 1; w /= 2)
-    for (int i = 0; i < w; i++) t[i] += t[i + w];
-  return t[0];
-}
-SY_INLINE float maxLanes(V v) {
-  float t[W];
-  store(t, v);
-  for (int w = W / 2; w >= 1; w /= 2)
-    for (int i = 0; i < w; i++) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
-  return t[0];
-}
+// Sum and maximum of the lanes: halves onto each other until one is left.
+#if defined(__x86_64__)
+#define SY_FOLD(name, OP) \
+  SY_INLINE float name(V v) { \
+    __m128 h; \
+    SY_FOLD_TO_128(v, h, OP) \
+    h = _mm_##OP##_ps(h, _mm_movehl_ps(h, h)); \
+    return _mm_cvtss_f32(_mm_##OP##_ss(h, _mm_shuffle_ps(h, h, 1))); \
+  }
+#if defined(__AVX512F__)
+#define SY_FOLD_TO_128(v, h, OP) \
+  __m256 y = _mm256_##OP##_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1)); \
+  h = _mm_##OP##_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+#elif defined(__AVX2__)
+#define SY_FOLD_TO_128(v, h, OP) \
+  h = _mm_##OP##_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+#else
+#define SY_FOLD_TO_128(v, h, OP) h = (__m128)v;
+#endif
+SY_FOLD(sumLanes, add)
+SY_FOLD(maxLanes, max)
+#else
+SY_INLINE float sumLanes(V v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+SY_INLINE float maxLanes(V v) { return vmaxvq_f32((float32x4_t)v); }
+#endif
 
 // out[0..4) = the lane sums of a, b, c and d, each added in the same order (so a score does not depend on its place).
 SY_INLINE void sumLanes4(V a, V b, V c, V d, float *out) {

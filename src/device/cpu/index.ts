@@ -1,9 +1,10 @@
 // The CPU device: its kernels (native or reference), its packer, its file mappings and the probes of this core.
 // It owns no memory and no threads; a rank binds kernels to memory that the node lends.
-import { f32View, type MemorySpan } from '../memory.js'
+import { f32View, HostMemoryLender, type MemoryLender, type MemorySpan } from '../memory.js'
 import type { Ops, Packer } from '../ops.js'
 import { type Addon, loadAddon } from './addon.js'
 import { CpuDeviceError } from './errors.js'
+import { AlignedMemoryLender } from './lender.js'
 import { fileMapper, type MapFileRange, wholeFile } from './mapping.js'
 import { NativeOps } from './native-ops.js'
 import { NativePacker, ReferencePacker } from './packing.js'
@@ -45,8 +46,8 @@ export interface CpuDevice {
   readonly mapFileRange: MapFileRange
   /** The whole file, below 4 GiB. */
   mapFile(path: string): Uint8Array
-  /** Asks for 2 MiB pages behind a span, before it is first written. True when the system agreed. */
-  adviseHugePages(span: MemorySpan): boolean
+  /** A lender whose spans start on cache lines and use large pages: what the node should allocate ranks' memory with. */
+  createLender(): MemoryLender
   /** Read bandwidth of this thread in bytes per second, over a span much larger than the caches. */
   readBandwidth(span: MemorySpan): number
   /** Multiply-add rate of this thread in floating-point operations per second; undefined without native kernels. */
@@ -105,7 +106,7 @@ function device(
     kernels,
     mapFileRange,
     mapFile: path => wholeFile(mapFileRange, path),
-    adviseHugePages: span => (addon ? addon.adviseHugePages(address(span), span.byteLength) : false),
+    createLender: () => (addon ? new AlignedMemoryLender(addon) : new HostMemoryLender()),
     readBandwidth: span => (addon ? addon.readBandwidth(address(span), span.byteLength) : plainReadBandwidth(span)),
     multiplyAddRate: () => (addon && isa !== undefined ? addon.multiplyAddRate(isa) : undefined),
   }
