@@ -157,7 +157,7 @@ describe('switchyard', () => {
       '--prompt-tokens',
       '8',
       '--output-tokens',
-      '8',
+      '24',
       '--json',
     )
     expect(code, stderr).toBe(0)

@@ -16,6 +16,12 @@ describe('speeds', () => {
     expect(speed.firstTokenMs).toBeCloseTo(15)
   })
 
+  it('count all time when streams never ran together', () => {
+    const load = { batch: 2, promptTokens: 1, outputTokens: 3, seed: 0 }
+    const speed = speedOf(load, [{ at: [10, 20, 30] }, { at: [40, 50, 60] }], 0)
+    expect(speed.decodeTokensPerSecond).toBeCloseTo(4 / 0.05)
+  })
+
   it('come from real streams', async () => {
     const engine = new EchoEngine({ stepMs: 2 })
     const speed = await measure(engine, { batch: 3, promptTokens: 8, outputTokens: 6, seed: 1 }, () =>

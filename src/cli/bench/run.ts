@@ -44,16 +44,19 @@ export async function measure(engine: GenerationEngine, load: Workload, now: () 
 /** Pure: from the arrival times of all tokens to speeds. */
 export function speedOf(load: Workload, tracks: readonly Track[], begin: number): Speed {
   const firsts = tracks.map(track => track.at[0]!)
+  const lasts = tracks.map(track => track.at.at(-1)!)
   const allBegun = Math.max(...firsts)
-  const firstEnd = Math.min(...tracks.map(track => track.at.at(-1)!))
-  const decoded = tracks.reduce((sum, { at }) => sum + at.filter(t => t > allBegun && t <= firstEnd).length, 0)
-  const seconds = (firstEnd - allBegun) / 1000
-  const rate = decoded / seconds
+  // Streams so short that one ended before another began leave no time in which all decode: then the whole time counts.
+  const together = Math.min(...lasts) > allBegun
+  const from = together ? allBegun : Math.min(...firsts)
+  const to = together ? Math.min(...lasts) : Math.max(...lasts)
+  const decoded = tracks.reduce((sum, { at }) => sum + at.slice(1).filter(t => t > from && t <= to).length, 0)
+  const rate = (1000 * decoded) / Math.max(to - from, 1e-3)
   return {
     batch: load.batch,
     promptTokensPerSecond: (1000 * load.batch * load.promptTokens) / (allBegun - begin),
-    decodeTokensPerSecond: seconds > 0 ? rate : Number.NaN,
-    decodeStepMs: seconds > 0 ? (1000 * load.batch) / rate : Number.NaN,
+    decodeTokensPerSecond: rate,
+    decodeStepMs: (1000 * load.batch) / rate,
     firstTokenMs: firsts.reduce((sum, t) => sum + t - begin, 0) / firsts.length,
   }
 }
