@@ -61,6 +61,16 @@ export function planCharts(report: PlanReport) {
   }
 }
 
+/** Bars for few GPUs, a line for many. */
+function receivedChart(received: readonly number[], width: number): string {
+  if (received.length <= 16) {
+    const bars = received.map((n, gpu) => ({ name: `GPU ${gpu}`, value: n, text: whole(n), color: 0 }))
+    return barChart({ title: 'All layers', bars }, width)
+  }
+  const series = [{ name: 'experts received, all layers', color: 0, values: received }]
+  return lineChart({ title: 'All layers', xLabel: 'GPU', yLabel: 'experts', yFrom: 0, series }, width, 220)
+}
+
 export function planPage(given: PlanInput, report: PlanReport, out: string | undefined): string {
   const { before, after, moves, sizes } = report
   const charts = planCharts(report)
@@ -98,11 +108,10 @@ export function planPage(given: PlanInput, report: PlanReport, out: string | und
     figure(width => charts.heat('before', width)),
     figure(width => charts.heat('after', width)),
   ]
-  if (moves !== null && moves.moves > 0 && sizes.gpus <= 128) {
-    const bars = moves.receivedPerGpu.map((n, gpu) => ({ name: `GPU ${gpu}`, value: n, text: whole(n), color: 0 }))
+  if (moves !== null && moves.moves > 0) {
     sections.push(
       heading('Experts each GPU receives'),
-      figure(width => barChart({ title: 'All layers', bars }, width)),
+      figure(width => receivedChart(moves.receivedPerGpu, width)),
     )
   }
   sections.push(heading('Experts with the most replicas'))

@@ -94,6 +94,18 @@ describe('recorder dumps', () => {
     expect(refusal(() => readExpertLoad([wrong])).code).toBe('SY_LOAD_RECORD')
   })
 
+  it('reads records whose tensors lived on a GPU', () => {
+    const path = fileURLToPath(new URL('../../../test/fixtures/torch/recorder_cuda.pt', import.meta.url))
+    expect(readExpertLoad([path])).toMatchObject({
+      mode: 'per_pass',
+      steps: 2,
+      layers: 6,
+      logical: 4,
+      passIds: [3, 5],
+      total: 15_300,
+    })
+  })
+
   it('keeps files apart that are no ranks of one dump', () => {
     const code = (...paths: string[]) => refusal(() => readExpertLoad(paths)).message
     expect(code(at('1764420100.25_0'), at('1764420100.25_0'))).toContain('the same file')

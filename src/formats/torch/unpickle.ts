@@ -77,6 +77,14 @@ class Whitelist {
       this.#known.set(`torch.${dtype}`, mark)
     }
     this.#known.set('collections.OrderedDict', (...args) => orderedDict(file, args))
+    for (const name of ['__builtin__.set', 'builtins.set', '__builtin__.frozenset', 'builtins.frozenset']) {
+      this.#known.set(name, (...args) => setItems(file, args))
+    }
+    // How protocol 2 spells bytes: latin-1 text and the word latin1. Kept as that text.
+    this.#known.set('_codecs.encode', text => {
+      if (typeof text !== 'string') throw badArguments(file, '_codecs.encode')
+      return text
+    })
     this.#known.set('torch.Size', (...args) => {
       if (args.length !== 1 || !Array.isArray(args[0])) throw badArguments(file, 'torch.Size')
       return args[0]
@@ -119,6 +127,13 @@ function orderedDict(file: string, args: unknown[]): Map<unknown, unknown> {
     throw badArguments(file, 'OrderedDict')
   }
   return new Map(pairs as [unknown, unknown][])
+}
+
+/** A Python set as an array of its items. */
+function setItems(file: string, args: unknown[]): unknown[] {
+  const [items] = args
+  if (args.length > 1 || (args.length === 1 && !Array.isArray(items))) throw badArguments(file, 'set')
+  return Array.isArray(items) ? [...(items as unknown[])] : []
 }
 
 function badArguments(file: string, what: string): TorchFileError {
