@@ -124,6 +124,14 @@ describe('switchyard', () => {
     expect([info.dtype, info.shape]).toEqual(['F32', [3, vocab_size]])
   })
 
+  it('inspect tells what a checkpoint holds', async () => {
+    const [words, json] = await Promise.all([at('inspect', demo), at('inspect', demo, '--json')])
+    expect([words.code, words.stderr, json.stderr]).toEqual([0, '', ''])
+    expect(words.stdout).toMatch(/architecture +deepseek_v3/)
+    expect(words.stdout).toMatch(/F8_E4M3 +17.2 MiB/)
+    expect(JSON.parse(json.stdout)).toMatchObject({ layers: { total: 6, moe: 5 }, tokenizer: { vocabSize: 8192 } })
+  })
+
   it('explain and doctor report in words and in JSON', async () => {
     const [words, json, doctor] = await Promise.all([
       at('explain', demo),

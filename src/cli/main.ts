@@ -7,6 +7,7 @@ import { eplbCommand } from './eplb/index.js'
 import { explainCommand } from './explain.js'
 import { asConfigError, reportFailure } from './failure.js'
 import { generateCommand } from './generate.js'
+import { inspectCommand } from './inspect.js'
 import { type CliIo, processIo } from './io.js'
 import { logitsCommand } from './logits.js'
 import { serveCommand } from './serve.js'
@@ -45,6 +46,7 @@ Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a 
   add(RUN, logitsCommand(io))
   add(PLAN, eplbCommand(io))
   add(LOOK, explainCommand(io))
+  add(LOOK, inspectCommand(io))
   add(LOOK, doctorCommand(io, exit))
   add(LOOK, bench)
   return program

@@ -15,6 +15,7 @@ describe('reports', () => {
         { layer: 10, count: 8 },
       ],
       names: ['a', 'b'],
+      bytesByDtype: { F8_E4M3: 2048 },
       note: 'two\nlines',
     })
     expect(text).toBe(`model
@@ -31,6 +32,8 @@ experts
       1     32
      10      8
 names         a, b
+bytes by dtype
+  F8_E4M3  2.00 KiB (2,048)
 note
   two
   lines

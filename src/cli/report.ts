@@ -39,19 +39,21 @@ export function bytes(count: number): string {
 /** 12345678 → "12,345,678" */
 export const whole = (count: number): string => Math.round(count).toLocaleString('en-US')
 
-/** "kvBytesPerToken" → "kv bytes per token" */
+/** "kvBytesPerToken" → "kv bytes per token"; names in capitals stay. */
 const words = (key: string): string =>
-  key
-    .replace(/([a-z\d])([A-Z])/g, '$1 $2')
-    .replaceAll('_', ' ')
-    .toLowerCase()
+  /^[A-Z\d_]+$/.test(key)
+    ? key
+    : key
+        .replace(/([a-z\d])([A-Z])/g, '$1 $2')
+        .replaceAll('_', ' ')
+        .toLowerCase()
 
 function scalar(key: string, value: unknown): string {
   if (value === null || value === undefined) return '–'
   if (typeof value === 'number') {
     if (/bytes/i.test(key)) return `${bytes(value)} (${whole(value)})`
     return Number.isInteger(value)
-      ? /(id|seed|port)$/i.test(key)
+      ? /(ids?|seed|port)$/i.test(key)
         ? String(value)
         : whole(value)
       : String(Number(value.toPrecision(6)))
@@ -63,40 +65,46 @@ function scalar(key: string, value: unknown): string {
 const isObject = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Any plain data as readable text. Strings of several lines are printed as they are. */
-export function readable(data: Readonly<Record<string, unknown>>, indent = ''): string {
+/**
+ * Any plain data as readable text. Strings of several lines are printed as they are.
+ * @param parent name that `data` has: inside "bytes by dtype" numbers are bytes
+ */
+export function readable(data: Readonly<Record<string, unknown>>, indent = '', parent = ''): string {
   const entries = Object.entries(data).filter(([, value]) => value !== undefined)
-  const short = entries.filter(([, value]) => !isObject(value) && !Array.isArray(value) && !isBlock(value))
-  const label = Math.max(0, ...short.map(([key]) => words(key).length))
+  const isShort = (value: unknown) => !isObject(value) && !isBlock(value) && !isTable(value)
+  const label = Math.max(0, ...entries.flatMap(([key, value]) => (isShort(value) ? [words(key).length] : [])))
   let text = ''
   for (const [key, value] of entries) {
     const name = words(key)
     if (isBlock(value)) text += `${indent}${name}\n${String(value).replace(/^/gm, `${indent}  `).trimEnd()}\n`
-    else if (Array.isArray(value)) text += list(key, name, value, indent, label)
+    else if (isTable(value)) text += `${indent}${name}\n${objectTable(value, `${indent}  `)}`
     else if (isObject(value)) {
-      if (Object.keys(value).length > 0) text += `${indent}${name}\n${readable(value, `${indent}  `)}`
-    } else text += `${indent}${name.padEnd(label)}  ${scalar(key, value)}\n`
+      if (Object.keys(value).length > 0) text += `${indent}${name}\n${readable(value, `${indent}  `, key)}`
+    } else
+      text += `${indent}${name.padEnd(label)}  ${Array.isArray(value) ? list(key, value) : scalar(`${parent} ${key}`, value)}\n`
   }
   return text
 }
 
 const isBlock = (value: unknown): boolean => typeof value === 'string' && value.includes('\n')
 
-function list(key: string, name: string, items: readonly unknown[], indent: string, label: number): string {
-  if (items.length > 0 && items.every(isObject)) {
-    const rows = items as readonly Readonly<Record<string, unknown>>[]
-    const keys = [...new Set(rows.flatMap(row => Object.keys(row)))]
-    const cells = rows.map(row =>
-      keys.map(k => scalar(k, isObject(row[k]) || Array.isArray(row[k]) ? JSON.stringify(row[k]) : row[k])),
-    )
-    return `${indent}${name}\n${table(keys.map(words), cells, `${indent}  `)}`
-  }
-  const text =
-    items.length === 0
-      ? '–'
-      : items.map(item => scalar(key, typeof item === 'object' ? JSON.stringify(item) : item)).join(', ')
-  return `${indent}${name.padEnd(label)}  ${text}\n`
+type Row = Readonly<Record<string, unknown>>
+
+const isTable = (value: unknown): value is readonly Row[] =>
+  Array.isArray(value) && value.length > 0 && value.every(isObject)
+
+function objectTable(rows: readonly Row[], indent: string): string {
+  const keys = [...new Set(rows.flatMap(row => Object.keys(row)))]
+  const cells = rows.map(row =>
+    keys.map(key => (Array.isArray(row[key]) ? list(key, row[key]) : scalar(key, flat(row[key])))),
+  )
+  return table(keys.map(words), cells, indent)
 }
+
+const list = (key: string, items: readonly unknown[]): string =>
+  items.length === 0 ? '–' : items.map(item => scalar(key, flat(item))).join(', ')
+
+const flat = (value: unknown): unknown => (typeof value === 'object' && value !== null ? JSON.stringify(value) : value)
 
 /** The data itself under --json (one document, nothing else on stdout), else the text. */
 export function printReport(io: CliIo, json: boolean, data: unknown, text: () => string): void {
