@@ -67,7 +67,7 @@ function layerMoves(from: Placement, to: Placement, layer: number): SlotMove[] {
       continue
     }
     if (own) {
-      add('same-gpu', gpu)
+      add('same-gpu', starts[gpu]! + old.subarray(starts[gpu], starts[gpu + 1]).indexOf(logical))
       continue
     }
     const earlier = now.subarray(starts[gpu], slot).indexOf(logical)

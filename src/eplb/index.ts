@@ -3,6 +3,9 @@
 
 export { algorithmChoices, autoPick, getAlgorithm } from './algorithms/registry.js'
 export { DEFAULT_LAMBDA, DEFAULT_LINK_WEIGHT } from './algorithms/switchyard/switchyard.js'
+export { dynamicReplica, fakeRouterLogits } from './choice/dynamic.js'
+export { type LeastPeak, leastPeakShares, sampleShare } from './choice/least-peak.js'
+export { candidatesOf, collapsedStaticRow, staticReplicaMap } from './choice/static.js'
 export { type ClusterOptions, liveSlots, makeCluster, nodesIn, physicalOf } from './cluster.js'
 export { type FlatCounts, makeCounts, stepRange, sumSteps } from './counts.js'
 export { diffPlacements, totalsOf } from './diff.js'

@@ -109,7 +109,10 @@ export interface SlotMove {
   readonly gpu: number
   readonly logical: number
   readonly kind: MoveKind
-  /** Sending GPU for same-node, cross-node and same-gpu; the earlier local slot for free-rider; null for unchanged. */
+  /**
+   * Sending GPU for same-node and cross-node (-1: no live GPU has it); a slot of the same GPU for same-gpu (where it was) and
+   * free-rider (which receives it); null for unchanged.
+   */
   readonly source: number | null
 }
 

@@ -7,9 +7,9 @@ import type { AlgorithmName, BalancingAlgorithm, BalancingInput, BalancingResult
 import { groupSums, nextVersion } from './deepseek.js'
 import { descending } from './packing.js'
 import { checkHierarchical, type EvenSizes, evenSizes } from './sizes.js'
+import { chunkSlots } from './vec-slots.js'
 
 const f32 = Math.fround
-const TIE_STEP = f32(1e-4)
 
 function plan(name: AlgorithmName, input: BalancingInput): BalancingResult {
   const sizes = evenSizes(input, name, false)
@@ -28,9 +28,7 @@ function plan(name: AlgorithmName, input: BalancingInput): BalancingResult {
   for (let l = 0; l < layers; l++) {
     const order = hierarchical ? groupOrder(input.counts, l, sizes) : null
     const total = summed(input.counts, l, order !== null)
-    const at = (s: number, i: number) => input.counts.data[(s * layers + l) * logical + (order ? order[i]! : i)]!
-    const loads = new Float32Array(input.counts.steps * logical)
-    for (let s = 0; s < input.counts.steps; s++) for (let i = 0; i < logical; i++) loads[s * logical + i] = at(s, i)
+    const loads = layerLoads(input.counts, l, order)
     for (let c = 0; c < chunks; c++) {
       const first = c * (logical / chunks)
       const slots = chunkSlots(loads, input.counts.steps, logical, first, logical / chunks, physical / chunks)
@@ -45,6 +43,17 @@ function plan(name: AlgorithmName, input: BalancingInput): BalancingResult {
     }
   }
   return { algorithm: name, placement: makePlacement(map, logical, input.cluster, nextVersion(input), rank) }
+}
+
+/** Loads of a layer [steps][logical] in float32, experts in `order`. */
+function layerLoads({ steps, layers, experts, data }: Counts, layer: number, order: Int32Array | null): Float32Array {
+  const loads = new Float32Array(steps * experts)
+  for (let s = 0; s < steps; s++) {
+    const from = (s * layers + layer) * experts
+    if (order) for (let i = 0; i < experts; i++) loads[s * experts + i] = data[from + order[i]!]!
+    else loads.set(data.subarray(from, from + experts), s * experts)
+  }
+  return loads
 }
 
 /** Loads of a layer summed over steps: exactly for whole numbers (flat), in float32 when the code converts first (hierarchical). */
@@ -79,105 +88,6 @@ function groupOrder(counts: Counts, layer: number, { groups, nodes, logical }: E
     for (let i = 0; i < groupSize; i++) order[place * groupSize + i] = group * groupSize + i
   }
   return order
-}
-
-interface ChunkSlots {
-  /** Index in the layer of every slot's expert. */
-  readonly expert: Int32Array
-  readonly rank: Int32Array
-  /** [experts of the chunk] */
-  readonly count: Int32Array
-}
-
-/** Shares out the chunk's slots among experts first … first + n - 1 of `loads` [steps][logical]. */
-function chunkSlots(
-  loads: Float32Array,
-  steps: number,
-  logical: number,
-  first: number,
-  n: number,
-  slots: number,
-): ChunkSlots {
-  const expert = new Int32Array(slots)
-  const rank = new Int32Array(slots)
-  const count = new Int32Array(n).fill(1)
-  for (let i = 0; i < n; i++) expert[i] = first + i
-  // score[s][i] = (load + index·1e-4) / count: the addend makes scores differ, so that a maximum is one expert.
-  const score = new Float32Array(steps * n)
-  const top = new Int32Array(steps)
-  const second = new Float32Array(steps)
-  for (let s = 0; s < steps; s++)
-    for (let i = 0; i < n; i++) score[s * n + i] = f32(loads[s * logical + first + i]! + f32(f32(first + i) * TIE_STEP))
-  const base = score.slice()
-  for (let s = 0; s < steps; s++) findTop(score, s, n, top, second)
-  for (let slot = n; slot < slots; slot++) {
-    const winner = cheapestPeaks(loads, logical, first, n, score, count, top, second)
-    expert[slot] = first + winner
-    rank[slot] = count[winner]!++
-    for (let s = 0; s < steps; s++) {
-      const was = score[s * n + winner]!
-      score[s * n + winner] = base[s * n + winner]! / count[winner]!
-      // Scores only fall: the two greatest change only where the winner was among them.
-      if (top[s] === winner || was === second[s]) findTop(score, s, n, top, second)
-    }
-  }
-  return { expert, rank, count }
-}
-
-function findTop(score: Float32Array, s: number, n: number, top: Int32Array, second: Float32Array): void {
-  let best = 0
-  let max = score[s * n]!
-  let next = Number.NEGATIVE_INFINITY
-  for (let i = 1; i < n; i++) {
-    const value = score[s * n + i]!
-    if (value > max) {
-      next = max
-      max = value
-      best = i
-    } else if (value > next) next = value
-  }
-  top[s] = best
-  second[s] = next
-}
-
-/**
- * The first expert for which the sum over steps of the peaks is least if it alone had one replica more. Experts that are
- * no step's maximum all have the same sum, so only maxima are summed one by one.
- */
-function cheapestPeaks(
-  loads: Float32Array,
-  logical: number,
-  first: number,
-  n: number,
-  score: Float32Array,
-  count: Int32Array,
-  top: Int32Array,
-  second: Float32Array,
-): number {
-  const steps = top.length
-  const isTop = new Uint8Array(n)
-  let unchanged = 0
-  for (let s = 0; s < steps; s++) {
-    isTop[top[s]!] = 1
-    unchanged = f32(unchanged + score[s * n + top[s]!]!)
-  }
-  let winner = 0
-  let least = Number.POSITIVE_INFINITY
-  for (let i = 0; i < n; i++) {
-    let sum = unchanged
-    if (isTop[i]) {
-      sum = 0
-      for (let s = 0; s < steps; s++) {
-        if (top[s] !== i) sum = f32(sum + score[s * n + top[s]!]!)
-        else sum = f32(sum + Math.max(second[s]!, f32(loads[s * logical + first + i]! / (count[i]! + 1))))
-      }
-    }
-    if (sum < least) {
-      least = sum
-      winner = i
-    }
-  }
-  return winner
 }
 
 /** Order of slots on GPUs: by load descending, dealt to the GPUs forwards and backwards in turn. One slot a GPU: as is. */

@@ -54,36 +54,52 @@ function bestStep(state: LayerState, prices: Prices): Step | null {
       if (g === full) continue
       const height = Math.max(peak - less, load[g]! + less)
       if (height >= below) continue
-      const score = height * perMean + (priced ? state.swapPrice(i, j, prices) : 0)
+      let score = height * perMean
+      // No exchange saves more than two moves and the crossing of both experts.
+      if (score - 2 * prices.move - prices.crossing * (weights[expertAt[i]!]! + weights[expertAt[j]!]!) >= bestScore)
+        continue
+      if (priced) score += state.swapPrice(i, j, prices)
       if (score < bestScore) {
         bestScore = score
         best = { slot: i, other: j, expert: -1 }
       }
     }
   }
-  const consider = (slot: number, expert: number) => {
-    if (expertAt[slot] === expert) return
+  // The load of one GPU often shows that a step is no better than the best so far: look at the others only when it is not.
+  const consider = (slot: number, expert: number, atLeast: number) => {
     const price = priced ? state.convertPrice(slot, expert, prices) : 0
-    // The GPU of the slot alone often shows that the step is no better: look at the other GPUs only when it is not.
-    const here = load[gpuOf[slot]!]! - piece[expertAt[slot]!]! + weights[expert]! / (count[expert]! + 1)
-    const atMost = Math.min(below, (bestScore - price) / perMean)
-    if (gpuOf[slot] !== full && here >= atMost) return
-    const height = state.convertedPeak(slot, expert)
-    if (height >= below) return
+    const limit = Math.min(below, (bestScore - price) / perMean)
+    if (atLeast >= limit) return
+    const height = state.convertedPeak(slot, expert, limit)
+    if (height >= limit) return
     const score = height * perMean + price
     if (score < bestScore) {
       bestScore = score
       best = { slot, other: -1, expert }
     }
   }
+  const share = (e: number) => weights[e]! / (count[e]! + 1)
+  // Slots of other GPUs go to an expert of the fullest.
+  const burdens = [...new Set(expertAt.subarray(starts[full], starts[full + 1]))].map(expert => ({
+    expert,
+    left: peak - (piece[expert]! - share(expert)) * state.replicasOn(full, expert),
+  }))
   for (let s = 0; s < slots; s++) {
     const mine = expertAt[s]!
     if (count[mine]! < 2) continue
-    if (gpuOf[s] !== full) {
-      for (let i = starts[full]!; i < starts[full + 1]!; i++) consider(s, expertAt[i]!)
+    const without = load[gpuOf[s]!]! - piece[mine]!
+    if (gpuOf[s] === full) {
+      for (let e = 0; e < count.length; e++) {
+        if (share(e) >= piece[mine]! || e === mine) continue
+        consider(s, e, state.replicasOn(full, e) > 0 ? 0 : without + share(e))
+      }
       continue
     }
-    for (let e = 0; e < count.length; e++) if (weights[e]! / (count[e]! + 1) < piece[mine]!) consider(s, e)
+    for (const { expert, left } of burdens) {
+      if (expert === mine) continue
+      const here = state.replicasOn(gpuOf[s]!, expert) > 0 ? 0 : without + share(expert)
+      consider(s, expert, Math.max(left, here))
+    }
   }
   return best
 }

@@ -48,7 +48,8 @@ export class LayerState {
   readonly slotsOf: number[][]
   readonly #onGpu: Int32Array
   readonly #onNode: Int32Array
-  readonly #delta: Float64Array
+  #moves = 0
+  #crossing = 0
 
   constructor(frame: LayerFrame, expertAt: Int32Array) {
     const experts = frame.weights.length
@@ -60,7 +61,6 @@ export class LayerState {
     this.slotsOf = Array.from({ length: experts }, () => [])
     this.#onGpu = new Int32Array(frame.gpus * experts)
     this.#onNode = new Int32Array(frame.nodes * experts)
-    this.#delta = new Float64Array(frame.gpus)
     this.reset(expertAt)
   }
 
@@ -71,6 +71,8 @@ export class LayerState {
     this.#onGpu.fill(0)
     this.#onNode.fill(0)
     for (const slots of this.slotsOf) slots.length = 0
+    this.#moves = 0
+    this.#crossing = this.frame.total
     for (let s = 0; s < expertAt.length; s++) {
       const e = expertAt[s]!
       this.count[e]!++
@@ -92,22 +94,18 @@ export class LayerState {
   }
 
   /** Experts that GPUs hold now and did not hold before; 0 when moves are free. */
-  moves(): number {
-    const { held } = this.frame
-    if (!held) return 0
-    let moves = 0
-    for (let i = 0; i < held.length; i++) if (this.#onGpu[i]! > 0 && !held[i]) moves++
-    return moves
+  get moves(): number {
+    return this.#moves
   }
 
   /** Weight whose tokens must leave their node, for sources spread over live GPUs. */
-  crossing(): number {
-    const { weights, nodes, nodeShare } = this.frame
-    let sum = 0
-    for (let n = 0; n < nodes; n++)
-      for (let e = 0; e < weights.length; e++)
-        if (this.#onNode[n * weights.length + e] === 0) sum += weights[e]! * nodeShare[n]!
-    return sum
+  get crossing(): number {
+    return this.#crossing
+  }
+
+  /** Replicas of the expert on the GPU. */
+  replicasOn(gpu: number, expert: number): number {
+    return this.#onGpu[gpu * this.count.length + expert]!
   }
 
   /** Whether the expert in the slot is new to its GPU. */
@@ -145,25 +143,37 @@ export class LayerState {
     return price
   }
 
-  /** Greatest load among GPUs whose load changes if the slot goes to `expert`; its present expert has another replica. */
-  convertedPeak(slot: number, expert: number): number {
+  /**
+   * Greatest load among GPUs whose load changes if the slot goes to `expert`; its present expert has another replica. May
+   * stop at the first load of at least `limit` and return that.
+   */
+  convertedPeak(slot: number, expert: number, limit = Number.POSITIVE_INFINITY): number {
     const { gpuOf, weights } = this.frame
+    const experts = weights.length
     const old = this.expertAt[slot]!
-    const delta = this.#delta
     const rise = weights[old]! / (this.count[old]! - 1) - this.piece[old]!
     const share = weights[expert]! / (this.count[expert]! + 1)
     const fall = share - this.piece[expert]!
     const at = gpuOf[slot]!
-    // The slot is in the old expert's list, so its own rise is taken back here.
-    delta[at]! += share - this.piece[old]! - rise
-    for (const s of this.slotsOf[old]!) delta[gpuOf[s]!]! += rise
-    for (const s of this.slotsOf[expert]!) delta[gpuOf[s]!]! += fall
-    let peak = this.load[at]! + delta[at]!
-    for (const s of this.slotsOf[old]!) peak = Math.max(peak, this.load[gpuOf[s]!]! + delta[gpuOf[s]!]!)
-    for (const s of this.slotsOf[expert]!) peak = Math.max(peak, this.load[gpuOf[s]!]! + delta[gpuOf[s]!]!)
-    delta[at] = 0
-    for (const s of this.slotsOf[old]!) delta[gpuOf[s]!] = 0
-    for (const s of this.slotsOf[expert]!) delta[gpuOf[s]!] = 0
+    const onGpu = this.#onGpu
+    let peak =
+      this.load[at]! +
+      share -
+      this.piece[old]! +
+      rise * (onGpu[at * experts + old]! - 1) +
+      fall * onGpu[at * experts + expert]!
+    for (const s of this.slotsOf[old]!) {
+      if (peak >= limit) return peak
+      const g = gpuOf[s]!
+      if (g === at) continue
+      peak = Math.max(peak, this.load[g]! + rise * onGpu[g * experts + old]! + fall * onGpu[g * experts + expert]!)
+    }
+    for (const s of this.slotsOf[expert]!) {
+      if (peak >= limit) return peak
+      const g = gpuOf[s]!
+      if (g === at) continue
+      peak = Math.max(peak, this.load[g]! + rise * onGpu[g * experts + old]! + fall * onGpu[g * experts + expert]!)
+    }
     return peak
   }
 
@@ -195,10 +205,18 @@ export class LayerState {
     this.#seat(expert, g, 1)
   }
 
-  #seat(expert: number, gpu: number, by: number): void {
-    const experts = this.frame.weights.length
-    this.#onGpu[gpu * experts + expert]! += by
-    this.#onNode[this.frame.nodeOf[gpu]! * experts + expert]! += by
+  #seat(expert: number, gpu: number, by: 1 | -1): void {
+    const { weights, nodeOf, nodeShare, held } = this.frame
+    const experts = weights.length
+    const node = nodeOf[gpu]!
+    const onGpu = this.#onGpu[gpu * experts + expert]! + by
+    const onNode = this.#onNode[node * experts + expert]! + by
+    this.#onGpu[gpu * experts + expert] = onGpu
+    this.#onNode[node * experts + expert] = onNode
+    // The count is 0 on one side of the change exactly when it arrives at 1 from below or at 0 from above.
+    const edge = by === 1 ? 1 : 0
+    if (held && onGpu === edge && !held[gpu * experts + expert]) this.#moves += by
+    if (onNode === edge) this.#crossing -= by * weights[expert]! * nodeShare[node]!
   }
 
   /** Summed afresh in slot order after every change: no drift, and equal plans have equal loads. */

@@ -51,7 +51,7 @@ export function cheapest(
   if (frame.idle && current) return repairedStart(frame, current)
   const prices: Prices = { move: lambda / slots, crossing: (lambda * linkWeight) / frame.total }
   const cost = (s: LayerState) =>
-    (s.peak() * frame.gpus) / frame.total + prices.move * s.moves() + prices.crossing * s.crossing()
+    (s.peak() * frame.gpus) / frame.total + prices.move * s.moves + prices.crossing * s.crossing
   let best: Int32Array | null = null
   let least = Number.POSITIVE_INFINITY
   const keep = (s: LayerState) => {

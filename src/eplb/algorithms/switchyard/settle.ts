@@ -5,40 +5,57 @@ import type { LayerState, Prices } from './layer-state.js'
 /** Changes of the sum below this are rounding. */
 const LEAST_GAIN = 1e-9
 
+/** Sweeps over the slots, taking each slot's best change, until a sweep changes nothing or `limit` sweeps are done. */
 export function settle(state: LayerState, prices: Prices, limit: number): void {
-  for (let i = 0; i < limit; i++) if (!settleOnce(state, prices)) return
+  for (let sweep = 0; sweep < limit; sweep++) {
+    let changed = false
+    for (let slot = 0; slot < state.expertAt.length; slot++) if (settleSlot(state, prices, slot)) changed = true
+    if (!changed) return
+  }
 }
 
-function settleOnce(state: LayerState, prices: Prices): boolean {
+function settleSlot(state: LayerState, prices: Prices, slot: number): boolean {
   const { frame, expertAt, piece, load, count } = state
-  const { gpuOf } = frame
+  const { gpuOf, held, weights } = frame
+  const mine = expertAt[slot]!
+  const foreign = state.isForeign(slot)
+  const crowded = prices.crossing > 0 && state.sharesNode(slot)
+  if (!foreign && !crowded) return false
+  const g = gpuOf[slot]!
   const perMean = frame.gpus / frame.total
   const peak = state.peak()
-  let best = { change: -LEAST_GAIN, slot: -1, other: -1, expert: -1 }
-  for (let i = 0; i < expertAt.length; i++) {
-    const mine = expertAt[i]!
-    const foreign = state.isForeign(i)
-    if (!foreign && !(prices.crossing > 0 && state.sharesNode(i))) continue
-    for (let j = 0; j < expertAt.length; j++) {
-      if (gpuOf[i] === gpuOf[j] || mine === expertAt[j]) continue
-      const price = state.swapPrice(i, j, prices)
-      if (price >= best.change) continue
-      const less = piece[mine]! - piece[expertAt[j]!]!
-      const height = Math.max(peak, load[gpuOf[i]!]! - less, load[gpuOf[j]!]! + less)
-      const change = (height - peak) * perMean + price
-      if (change < best.change) best = { change, slot: i, other: j, expert: -1 }
-    }
-    if (!foreign || count[mine]! < 2) continue
-    for (let e = 0; e < count.length; e++) {
-      if (e === mine) continue
-      const price = state.convertPrice(i, e, prices)
-      if (price >= best.change) continue
-      const change = (Math.max(peak, state.convertedPeak(i, e)) - peak) * perMean + price
-      if (change < best.change) best = { change, slot: i, other: -1, expert: e }
+  let least = -LEAST_GAIN
+  let other = -1
+  let expert = -1
+  for (let j = 0; j < expertAt.length; j++) {
+    const theirs = expertAt[j]!
+    const h = gpuOf[j]!
+    if (g === h || mine === theirs) continue
+    // An exchange brings an expert home, or it saves no move.
+    if (!crowded && !held![h * weights.length + mine] && !held![g * weights.length + theirs]) continue
+    const price = state.swapPrice(slot, j, prices)
+    if (price >= least) continue
+    const less = piece[mine]! - piece[theirs]!
+    const change = (Math.max(peak, load[g]! - less, load[h]! + less) - peak) * perMean + price
+    if (change < least) {
+      least = change
+      other = j
     }
   }
-  if (best.slot < 0) return false
-  if (best.other >= 0) state.swap(best.slot, best.other)
-  else state.convert(best.slot, best.expert)
+  if (foreign && count[mine]! > 1) {
+    for (let e = 0; e < count.length; e++) {
+      if (e === mine || !held![g * weights.length + e]) continue
+      const price = state.convertPrice(slot, e, prices)
+      if (price >= least) continue
+      const change = (Math.max(peak, state.convertedPeak(slot, e)) - peak) * perMean + price
+      if (change < least) {
+        least = change
+        expert = e
+      }
+    }
+  }
+  if (expert >= 0) state.convert(slot, expert)
+  else if (other >= 0) state.swap(slot, other)
+  else return false
   return true
 }

@@ -1,0 +1,39 @@
+// Dynamic replica choice: every routed token picks a replica by a hash of what it is, never of where it stands in the batch.
+// So the choice is the same on every rank, in every chunking and after a retraction. SGLang takes the row's index instead
+// (or a random number), which changes with the batch: deliberately not followed. Also `fake`, for benchmarks.
+import { philox, STREAM } from '../../runtime/random.js'
+
+/** Finaliser of MurmurHash3 (Appleby): every input bit reaches every output bit. */
+function mix(h: number): number {
+  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b)
+  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35)
+  return (h ^ (h >>> 16)) >>> 0
+}
+
+/**
+ * Replica rank in [0, replicas) for the token at `position` of a request. `request` is any 32-bit word that stays with the
+ * request (its number or a hash of its id).
+ */
+export function dynamicReplica(
+  layer: number,
+  expert: number,
+  request: number,
+  position: number,
+  replicas: number,
+): number {
+  if (replicas === 1) return 0
+  const token = mix(mix(request) ^ Math.imul(position, 0x9e3779b1))
+  return mix(token ^ mix(Math.imul(layer, 0x27d4eb2f) + expert)) % replicas
+}
+
+/**
+ * `fake`: router logits that ignore the token, uniform in [5, 10), so that experts are loaded evenly whatever the text;
+ * replicas are then picked as `dynamic`. Results are meaningless text: for benchmarks only. Writes out[experts].
+ */
+export function fakeRouterLogits(layer: number, request: number, position: number, out: Float32Array): void {
+  const words = new Uint32Array(4)
+  for (let e = 0; e < out.length; e++) {
+    if ((e & 3) === 0) philox(request, layer, e >>> 2, position, 0, STREAM.replicaChoice, words)
+    out[e] = 5 + (5 * words[e & 3]!) / 4294967296
+  }
+}
