@@ -16,6 +16,9 @@ export interface CliIo {
   onSignal(callback: (signal: string) => void): () => void
 }
 
+/** Under npm one Ctrl-C arrives twice, from the terminal and from npm: signals this close together are one. */
+const SAME_SIGNAL_MS = 300
+
 export function processIo(): CliIo {
   // A reader that closes the pipe (head, less) ends the program quietly.
   process.stdout.on('error', (error: NodeJS.ErrnoException) => {
@@ -30,9 +33,15 @@ export function processIo(): CliIo {
     env: process.env,
     onSignal(callback) {
       const signals = ['SIGINT', 'SIGTERM'] as const
-      for (const signal of signals) process.on(signal, callback)
+      let last = -Infinity
+      const once = (signal: string) => {
+        const now = performance.now()
+        if (now - last >= SAME_SIGNAL_MS) callback(signal)
+        last = now
+      }
+      for (const signal of signals) process.on(signal, once)
       return () => {
-        for (const signal of signals) process.off(signal, callback)
+        for (const signal of signals) process.off(signal, once)
       }
     },
   }
