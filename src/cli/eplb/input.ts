@@ -47,7 +47,7 @@ export function planInput(commandName: string, files: readonly string[], flags: 
       `GPUs have different numbers of slots; SGLang needs ${physical} slots to divide over ${gpus} GPUs: use --redundant ${next} for it`,
     )
   }
-  const current = currentOf(flags, load, counts, cluster, notes)
+  const current = commandName === 'replay' ? undefined : currentOf(flags, load, counts, cluster, notes)
   const input: BalancingInput = {
     counts,
     cluster,

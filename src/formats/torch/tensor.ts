@@ -39,6 +39,9 @@ export interface TorchStorage {
 /** Most elements a tensor may have: 2^28, a thousand steps of 61 layers × 384 experts eleven times over. */
 export const MAX_ELEMENTS = 2 ** 28
 
+/** Elements a view may have however little its storage holds. */
+const MAX_EXPANDED = 2 ** 20
+
 export interface TensorWindow {
   readonly dtype: TorchDtype
   readonly shape: readonly number[]
@@ -121,6 +124,16 @@ function checkWindow(file: string, storage: TorchStorage, window: TensorWindow):
       what: `a tensor of shape [${shape.join(', ')}]`,
       size: `${length} elements`,
       limit: `${MAX_ELEMENTS} elements`,
+    })
+  }
+  // An expanded view repeats its storage; a short file must not ask for gigabytes that way.
+  const stored = Math.floor(storage.byteLength / DTYPE_BYTES[dtype])
+  if (length > MAX_EXPANDED && length > 4 * stored) {
+    throw new TorchFileError('SY_TORCH_TOO_LARGE', {
+      file,
+      what: `an expanded tensor of shape [${shape.join(', ')}]`,
+      size: `${length} elements`,
+      limit: `${Math.max(MAX_EXPANDED, 4 * stored)} elements for its storage`,
     })
   }
   const last = shape.reduce((sum, n, d) => sum + (n - 1) * strides[d]!, offset)

@@ -236,7 +236,18 @@ describe('hostile files', () => {
     expect(fail({ ...ints, shape: [-1], strides: [1] })).toBe('SY_TORCH_DAMAGED')
     expect(fail({ ...ints, shape: [2], strides: [1, 1] })).toBe('SY_TORCH_DAMAGED')
     expect(fail({ ...ints, shape: [2 ** 30, 2], strides: [0, 1] })).toBe('SY_TORCH_TOO_LARGE')
+    expect(fail({ ...ints, shape: [2 ** 21, 2], strides: [0, 1] })).toBe('SY_TORCH_TOO_LARGE')
     expect(fail({ ...ints, shape: [4], strides: [1] })).toBe('accepted')
+  })
+
+  it('refuses to copy one list into many dicts', () => {
+    const pair = ['U', 1, 'a', 'N', 0x86].flatMap(p => (typeof p === 'string' ? p.charCodeAt(0) : p))
+    const list = ['(', ...Array.from({ length: 2000 }, () => pair).flat(), 'l', 'q', 0].flatMap(p =>
+      typeof p === 'string' ? p.charCodeAt(0) : p,
+    )
+    const dict = [...'ccollections\nOrderedDict\nh\0\x85R'].map(c => c.charCodeAt(0))
+    expect(code(pickled([...list, ...Array.from({ length: 2 }, () => dict).flat()]))).toBe('accepted')
+    expect(code(pickled([...list, ...Array.from({ length: 600 }, () => dict).flat()]))).toContain('SY_TORCH_TOO_LARGE')
   })
 
   it('names what else a file is', () => {

@@ -21,6 +21,9 @@ const STORAGE_DTYPES: ReadonlyMap<string, TorchDtype | undefined> = new Map<stri
   ['UntypedStorage', undefined],
 ])
 
+/** Pairs that OrderedDict(list) may copy per file. */
+const MAX_PAIRS = 1_000_000
+
 type Callable = (...args: unknown[]) => unknown
 
 export interface Unpickled {
@@ -66,6 +69,7 @@ class Whitelist {
     const marker = (): Callable => () => {
       throw new TorchFileError('SY_TORCH_DAMAGED', { file, why: 'it calls a type as if it were a function' })
     }
+    const copied = { pairs: 0 }
     for (const [name, dtype] of STORAGE_DTYPES) {
       const mark = marker()
       this.storageTypes.set(mark, dtype)
@@ -76,7 +80,7 @@ class Whitelist {
       this.dtypes.set(mark, dtype)
       this.#known.set(`torch.${dtype}`, mark)
     }
-    this.#known.set('collections.OrderedDict', (...args) => orderedDict(file, args))
+    this.#known.set('collections.OrderedDict', (...args) => orderedDict(file, args, copied))
     for (const name of ['__builtin__.set', 'builtins.set', '__builtin__.frozenset', 'builtins.frozenset']) {
       this.#known.set(name, (...args) => setItems(file, args))
     }
@@ -120,20 +124,30 @@ class Whitelist {
   }
 }
 
-function orderedDict(file: string, args: unknown[]): Map<unknown, unknown> {
+/** `copied` counts pairs over the whole file: a short file must not make a long list into many dicts. */
+function orderedDict(file: string, args: unknown[], copied: { pairs: number }): Map<unknown, unknown> {
   if (args.length === 0) return new Map()
   const pairs = args[0]
   if (!Array.isArray(pairs) || !pairs.every(p => Array.isArray(p) && p.length === 2)) {
     throw badArguments(file, 'OrderedDict')
   }
+  copied.pairs += pairs.length
+  if (copied.pairs > MAX_PAIRS) {
+    throw new TorchFileError('SY_TORCH_TOO_LARGE', {
+      file,
+      what: 'the size of its dicts',
+      size: copied.pairs,
+      limit: MAX_PAIRS,
+    })
+  }
   return new Map(pairs as [unknown, unknown][])
 }
 
-/** A Python set as an array of its items. */
+/** A Python set as an array of its items (the list it was made from, not a copy). */
 function setItems(file: string, args: unknown[]): unknown[] {
   const [items] = args
   if (args.length > 1 || (args.length === 1 && !Array.isArray(items))) throw badArguments(file, 'set')
-  return Array.isArray(items) ? [...(items as unknown[])] : []
+  return Array.isArray(items) ? items : []
 }
 
 function badArguments(file: string, what: string): TorchFileError {
