@@ -40,7 +40,7 @@ function bestStep(state: LayerState, prices: Prices): Step | null {
   const full = state.peakGpu()
   const peak = load[full]!
   const below = peak * (1 - LEAST_GAIN)
-  const perMean = frame.gpus / frame.total
+  const perMean = 1 / frame.mean
   const priced = prices.move > 0 || prices.crossing > 0
   let best: Step | null = null
   let bestScore = Number.POSITIVE_INFINITY

@@ -7,6 +7,8 @@ export interface LayerFrame {
   /** [experts] */
   readonly weights: Float64Array
   readonly total: number
+  /** Mean load of live GPUs, those without slots included. */
+  readonly mean: number
   /** No load at all: the weights are then all 1. */
   readonly idle: boolean
   /** Live GPUs with slots, renumbered 0…gpus - 1. */

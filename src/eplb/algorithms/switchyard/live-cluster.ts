@@ -53,6 +53,7 @@ export function liveCluster(cluster: Cluster): LiveCluster {
       // A layer without load is planned as if its experts were equal.
       const sum = weights.reduce((a, b) => a + b, 0)
       const used = sum > 0 ? weights : new Float64Array(weights.length).fill(1)
+      const total = sum > 0 ? sum : weights.length
       let held: Uint8Array | null = null
       if (current) {
         held = new Uint8Array(live.length * weights.length)
@@ -60,7 +61,8 @@ export function liveCluster(cluster: Cluster): LiveCluster {
       }
       return {
         weights: used,
-        total: sum > 0 ? sum : weights.length,
+        total,
+        mean: total / (cluster.gpus - cluster.dead.length),
         idle: sum === 0,
         gpus: live.length,
         starts,

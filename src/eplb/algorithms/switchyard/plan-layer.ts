@@ -13,8 +13,11 @@ const LIMIT = 5000
 /** A peak this close to the bound is good enough to stop exploring. */
 const CLOSE = 1e-4
 
-/** Steps of exploration: fewer on large layers, where a step costs more and the descent alone gets closer. */
-const effort = (slots: number): number => Math.max(30, Math.min(400, Math.round(18000 / slots)))
+/**
+ * Steps of exploration: few on tiny layers, which have few plans, and few on large ones, where a step costs more and the
+ * descent alone gets closer.
+ */
+const effort = (slots: number): number => Math.max(30, Math.min(400, 10 * slots, Math.round(18000 / slots)))
 
 /** The lowest peak from a greedy plan and from another plan, if there is one; never above the latter's. */
 export function lowestPeak(
@@ -50,8 +53,7 @@ export function cheapest(
   const slots = frame.gpuOf.length
   if (frame.idle && current) return repairedStart(frame, current)
   const prices: Prices = { move: lambda / slots, crossing: (lambda * linkWeight) / frame.total }
-  const cost = (s: LayerState) =>
-    (s.peak() * frame.gpus) / frame.total + prices.move * s.moves + prices.crossing * s.crossing
+  const cost = (s: LayerState) => s.peak() / frame.mean + prices.move * s.moves + prices.crossing * s.crossing
   let best: Int32Array | null = null
   let least = Number.POSITIVE_INFINITY
   const keep = (s: LayerState) => {

@@ -22,7 +22,7 @@ function settleSlot(state: LayerState, prices: Prices, slot: number): boolean {
   const crowded = prices.crossing > 0 && state.sharesNode(slot)
   if (!foreign && !crowded) return false
   const g = gpuOf[slot]!
-  const perMean = frame.gpus / frame.total
+  const perMean = 1 / frame.mean
   const peak = state.peak()
   let least = -LEAST_GAIN
   let other = -1
