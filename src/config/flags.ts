@@ -1,6 +1,8 @@
 // Every flag of the engine and of the server, as data. Names are SGLang's wherever SGLang has the flag.
 // The command line, `startEngine`, --help and the docs read these tables; nothing else lists flags.
+
 import { type FlagInput, type FlagTable, type FlagValues, resolveFlags } from './flag-spec.js'
+import { PARALLEL_FLAGS } from './parallel-flags.js'
 
 const any = Number.MAX_SAFE_INTEGER
 
@@ -113,6 +115,7 @@ export const ENGINE_FLAGS = {
     group: 'Memory',
     help: 'share of the memory that weights and KV cache may take',
   },
+  ...PARALLEL_FLAGS,
   /** Where ranks compute. */
   device: {
     name: 'device',

@@ -6,11 +6,11 @@ import type { EngineFlags } from '../config/flags.js'
 import { HostMemoryLender } from '../device/memory.js'
 import type { Tokenizer } from '../formats/tokenizer/index.js'
 import { ControlBlock } from '../runtime/control.js'
-import type { RequestProgress } from '../scheduler/index.js'
+import { DpRouter, type RequestProgress } from '../scheduler/index.js'
 import { checkRequest, checkTokens, type RequestLimits, toRankRequest } from './check-request.js'
 import { EngineError, RequestError } from './errors.js'
 import { EventQueue } from './event-queue.js'
-import type { RankReport } from './launch.js'
+import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
 import {
   type EngineHooks,
@@ -27,7 +27,7 @@ import { TextStream } from './text-stream.js'
 /** A request that runs, as the main thread sees it. */
 interface Live {
   readonly id: string
-  readonly rank: number
+  readonly dpRank: number
   readonly request: GenerationRequest
   readonly events: EventQueue<GenerationEvent>
   readonly text: TextStream
@@ -58,6 +58,7 @@ export class Engine implements GenerationEngine {
   readonly #logits = new Map<string, LogitsCollector>()
   readonly #states: DpRankState[]
   readonly #seed: bigint
+  readonly #router: DpRouter
   #host!: RankHost
   #counter = 0
   #closing: Promise<void> | null = null
@@ -83,8 +84,18 @@ export class Engine implements GenerationEngine {
     const { vocabSize, eosTokenIds } = plan.spec
     this.#limits = { contextLength, poolTokens: kvSlots, vocabSize, dpRanks, eosTokenIds }
     this.#states = Array.from({ length: dpRanks }, (_, dpRank) => {
-      return { dpRank, running: 0, waiting: 0, usedTokens: 0, totalTokens: kvSlots, steps: 0, voteWaitMs: 0 }
+      return {
+        dpRank,
+        running: 0,
+        waiting: 0,
+        usedTokens: 0,
+        totalTokens: kvSlots,
+        steps: 0,
+        voteWaitMs: 0,
+        attentionPairs: 0,
+      }
     })
+    this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks)
     this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
   }
 
@@ -93,6 +104,7 @@ export class Engine implements GenerationEngine {
     const device = openDevice(flags)
     if (device.kernels.warning) hooks.onNotice?.(device.kernels.warning)
     const plan = planModel(flags, device)
+    for (const note of plan.parallel.notes) hooks.onNotice?.(note)
     const tokenizer = openTokenizer(plan)
     const lender = new HostMemoryLender()
     const weights = await loadModelWeights(plan, flags, device, lender, hooks)
@@ -143,7 +155,7 @@ export class Engine implements GenerationEngine {
     const { signal } = request
     const live: Live = {
       id,
-      rank: this.#route(request),
+      dpRank: this.#router.pick(request.inputIds.length, request.routedDpRank),
       request,
       events,
       text: new TextStream(this.tokenizer, request.sampling.stop),
@@ -159,7 +171,7 @@ export class Engine implements GenerationEngine {
       return events
     }
     signal?.addEventListener('abort', abort, { once: true })
-    this.#host.send(live.rank, { kind: 'request', request: toRankRequest(id, request, seed, this.#limits.eosTokenIds) })
+    this.#send(live.dpRank, { kind: 'request', request: toRankRequest(id, request, seed, this.#limits.eosTokenIds) })
     return events
   }
 
@@ -177,7 +189,7 @@ export class Engine implements GenerationEngine {
     return new Promise((resolve, reject) => {
       this.#logits.set(id, { rows: new Float32Array(ids.length * this.vocabSize), at: 0, resolve, reject })
       const request = { id, inputIds: Int32Array.from(ids), maxTokens: 0, wantLogits: true, ...params }
-      this.#host.send(0, { kind: 'request', request })
+      this.#send(0, { kind: 'request', request })
     })
   }
 
@@ -211,13 +223,17 @@ export class Engine implements GenerationEngine {
     if (this.#closing) throw new EngineError('SY_ENGINE_CLOSING')
   }
 
-  #route(request: GenerationRequest): number {
-    return request.routedDpRank ?? 0
+  /** To the rank that schedules for an attention-DP rank. */
+  #send(dpRank: number, command: RankCommand): void {
+    const { tp, attnDp } = this.plan.topology.sizes
+    this.#host.send(dpRank * (tp / attnDp), command)
   }
 
   #onReport(rank: number, report: RankReport): void {
     if (report.kind !== 'step') return
-    this.#states[this.plan.topology.ranks[rank]!.attnDp] = report.state
+    const { attnDp } = this.plan.topology.ranks[rank]!
+    this.#states[attnDp] = report.state
+    this.#router.reported(attnDp, report.state.attentionPairs)
     for (const progress of report.progress) {
       const live = this.#live.get(progress.id)
       if (live) this.#advance(live, progress)
@@ -244,13 +260,14 @@ export class Engine implements GenerationEngine {
     live.admitted ||= admittedAt
     live.firstToken ||= absoluteNow()
     live.completionTokens++
+    this.#router.drew(live.dpRank, 1)
     if (end === 'stop') {
       this.#finish(live, live.text.flush().text, [token], 'stop')
       return
     }
     const { text, stopped } = live.text.push(token)
     if (stopped) {
-      if (end === null) this.#host.send(live.rank, { kind: 'abort', id: live.id })
+      if (end === null) this.#send(live.dpRank, { kind: 'abort', id: live.id })
       this.#finish(live, text, [token], 'stop')
     } else if (end === 'length') {
       const rest = live.text.flush()
@@ -279,6 +296,7 @@ export class Engine implements GenerationEngine {
 
   #forget(live: Live): void {
     live.detach()
+    this.#router.finished(live.dpRank, live.request.inputIds.length + live.completionTokens)
     this.#live.delete(live.id)
     this.#noteIdle()
   }
@@ -286,7 +304,7 @@ export class Engine implements GenerationEngine {
   #abort(id: string): void {
     const live = this.#live.get(id)
     if (!live) return
-    this.#host.send(live.rank, { kind: 'abort', id })
+    this.#send(live.dpRank, { kind: 'abort', id })
     this.#finish(live, live.text.flush().text, [], 'abort')
   }
 

@@ -6,7 +6,7 @@ import { ConfigError } from '../config/config-errors.js'
 import type { EngineFlags } from '../config/flags.js'
 import { type CpuDevice, createCpuDevice } from '../device/cpu/index.js'
 import type { MemoryLender } from '../device/memory.js'
-import { makeCluster, type Placement, trivialPlacement } from '../eplb/index.js'
+import type { Placement } from '../eplb/index.js'
 import { type GenerationDefaults, readModelSpec } from '../formats/hf/index.js'
 import { loadDummyWeights, loadWeights, packedBytesOf } from '../formats/loader/index.js'
 import type { ModelSpec } from '../formats/model-spec.js'
@@ -15,8 +15,15 @@ import { loadTokenizer, type Tokenizer } from '../formats/tokenizer/index.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { DpPaddingMode } from '../layers/index.js'
 import { buildDecoder, type ModelProgram, type ProgramLimits, type RankLayout } from '../models/index.js'
-import { buildTopology, type ParallelSizes, SINGLE_RANK, type Topology } from '../parallel/index.js'
+import {
+  buildTopology,
+  type ModelFacts,
+  type ResolvedParallel,
+  resolveParallel,
+  type Topology,
+} from '../parallel/index.js'
 import { hashWords } from '../scheduler/index.js'
+import { resolvePlacement } from './resolve-placement.js'
 import { machineMemory, programLimits } from './sizing.js'
 import { uniteWeights, type WeightUnion } from './weight-union.js'
 
@@ -30,6 +37,7 @@ export interface ModelPlan {
   readonly spec: ModelSpec
   readonly generation: GenerationDefaults
   readonly dtype: 'f32' | 'bf16'
+  readonly parallel: ResolvedParallel
   readonly topology: Topology
   /** null for models without routed experts. */
   readonly placement: Placement | null
@@ -57,9 +65,10 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
   const directory = resolve(flags.modelPath)
   const { spec, generation } = readModelSpec(directory, flags.jsonModelOverrideArgs ?? undefined)
   const dtype = flags.dtype === 'float32' || (flags.dtype === 'auto' && spec.dtype === 'float32') ? 'f32' : 'bf16'
-  const topology = buildTopology(SINGLE_RANK)
-  const placement = placementFor(spec, topology.sizes)
-  const build = (limits: ProgramLimits) => buildPrograms(spec, topology, placement, limits)
+  const parallel = resolveParallel(flags, modelFacts(spec))
+  const topology = buildTopology(parallel.sizes)
+  const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
+  const build = (limits: ProgramLimits) => buildPrograms(spec, topology, parallel, placement, limits)
 
   // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
   const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
@@ -74,6 +83,7 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
     spec,
     generation,
     dtype,
+    parallel,
     topology,
     placement,
     limits,
@@ -84,16 +94,25 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
   }
 }
 
-function placementFor(spec: ModelSpec, sizes: ParallelSizes): Placement | null {
+/** What parallel sizes must fit. */
+export function modelFacts(spec: ModelSpec): ModelFacts {
+  const { attention } = spec.layers[0]!
   const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
-  if (moe?.kind !== 'moe') return null
-  const cluster = makeCluster({ gpus: sizes.ep, nodes: sizes.nodes, physical: moe.router.experts })
-  return trivialPlacement(spec.layers.length, moe.router.experts, cluster)
+  const experts = moe?.kind === 'moe' ? moe.router.experts : 0
+  return {
+    heads: attention.heads,
+    kvHeads: attention.kind === 'gqa' ? attention.kvHeads : 1,
+    latentCache: attention.kind === 'mla',
+    experts,
+    moeIntermediate: moe?.kind === 'moe' ? moe.intermediate : 0,
+    fp8BlockRows: spec.fp8Block?.[0] ?? null,
+  }
 }
 
 function buildPrograms(
   spec: ModelSpec,
   topology: Topology,
+  { denseLocal, dpLmHead }: ResolvedParallel,
   placement: Placement | null,
   limits: ProgramLimits,
 ): RankPrograms[] {
@@ -103,8 +122,8 @@ function buildPrograms(
       rank,
       padding,
       sumLenGather: 'all_gatherv',
-      denseLocal: false,
-      dpLmHead: false,
+      denseLocal,
+      dpLmHead,
       physicalExperts: placement?.physical ?? 0,
       replicated: (placement?.maxReplicas ?? 1) > 1,
     })

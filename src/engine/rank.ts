@@ -46,10 +46,10 @@ export class Rank {
       const doorbell = this.#drainMailbox()
       status.phase('forming')
       const batch = leads ? scheduler.form(this.#clock.now()) : IDLE_BATCH
-      const plan = yield* this.#agree(step, batch)
+      const plan = yield* this.#agree(step, batch, doorbell)
       if (plan.stop) return
       if (plan.idle) {
-        yield* this.#sleep(doorbell)
+        yield* this.#sleep(plan.doorbell)
         continue
       }
       yield* this.#publish(batch)
@@ -60,7 +60,7 @@ export class Rank {
     }
   }
 
-  /** Takes every command that has arrived. @returns the doorbell's value from before, to sleep on. */
+  /** Takes every command that has arrived. @returns rings heard before looking: a later one means that there is more. */
   #drainMailbox(): number {
     const { control, launch, scheduler } = this.context
     const doorbell = Atomics.load(control.words, control.doorbellIndex(launch.coordinates.rank))
@@ -73,7 +73,7 @@ export class Rank {
   }
 
   /** Vote → plan, the same on every rank. */
-  *#agree(step: number, batch: LocalBatch): Step<StepPlan> {
+  *#agree(step: number, batch: LocalBatch, doorbell: number): Step<StepPlan> {
     const { groups, status, launch } = this.context
     status.phase('voting')
     for (const group of Object.values(groups)) group.beginStep(step)
@@ -82,6 +82,7 @@ export class Rank {
       {
         step,
         stopping: this.#stopping,
+        doorbell,
         configHash: launch.configHash,
         placementVersion: 0,
         generation: 0,
@@ -115,10 +116,10 @@ export class Rank {
     const progress = scheduler.commit(batch, outputs.sampled, outputs.logprobs)
     const wanted = batch.slices.some(s => s.wantLogits)
     const logits = wanted ? outputs.logits.slice(0, batch.logitRows * outputs.vocab) : null
-    this.#port.send({ kind: 'step', progress, logits, state: this.#state() })
+    this.#port.send({ kind: 'step', progress, logits, state: this.#state(batch) })
   }
 
-  #state(): DpRankState {
+  #state(batch: LocalBatch): DpRankState {
     const { launch, scheduler, pool } = this.context
     return {
       dpRank: launch.coordinates.attnDp,
@@ -128,14 +129,15 @@ export class Rank {
       totalTokens: pool.totalTokens,
       steps: scheduler.steps,
       voteWaitMs: this.#voteWait,
+      attentionPairs: batch.attentionPairs,
     }
   }
 
-  /** Until the doorbell rings. */
+  /** Until the doorbell has rung more than `seen` times. */
   *#sleep(seen: number): Step<void> {
     const { status, control, launch, leads } = this.context
     status.phase('idle')
-    if (leads) this.#port.send({ kind: 'step', progress: [], logits: null, state: this.#state() })
+    if (leads) this.#port.send({ kind: 'step', progress: [], logits: null, state: this.#state(IDLE_BATCH) })
     const { words } = control
     const index = control.doorbellIndex(launch.coordinates.rank)
     const wait: Wait = {

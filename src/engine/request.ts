@@ -78,6 +78,8 @@ export interface DpRankState {
   readonly steps: number
   /** Milliseconds the last step with tokens waited for the votes of other ranks. */
   readonly voteWaitMs: number
+  /** Causal (query, key) pairs of the last step's batch. */
+  readonly attentionPairs: number
 }
 
 /** The engine as servers and tools see it. Implementations: engine/engine.ts. */

@@ -6,7 +6,15 @@ const golden = JSON.parse(
   readFileSync(new URL('../../test/fixtures/golden/rank-layout-padding-tbo-static-p2p.json', import.meta.url), 'utf8'),
 )
 
-const context = { step: 3, stopping: false, configHash: 77, placementVersion: 1, generation: 2, previousPlanHash: -5 }
+const context = {
+  step: 3,
+  stopping: false,
+  doorbell: 0,
+  configHash: 77,
+  placementVersion: 1,
+  generation: 2,
+  previousPlanHash: -5,
+}
 const votes = (batches: readonly LocalBatch[], contexts = batches.map(() => context)): Int32Array => {
   const all = new Int32Array(batches.length * VOTE_WORDS)
   for (const [r, b] of batches.entries()) {

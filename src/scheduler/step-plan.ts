@@ -19,6 +19,7 @@ export const VOTE_FIELDS = [
   'is_health_check',
   'attention_pairs',
   'stopping',
+  'doorbell',
   'step',
   'config_hash',
   'placement_version',
@@ -43,6 +44,8 @@ const at = (field: VoteField): number => VOTE_FIELDS.indexOf(field)
 export interface VoteContext {
   readonly step: number
   readonly stopping: boolean
+  /** Rings the rank had heard when it looked into its mailbox. */
+  readonly doorbell: number
   readonly configHash: number
   readonly placementVersion: number
   readonly generation: number
@@ -61,6 +64,7 @@ export function castVote(batch: LocalBatch, context: VoteContext, out: Int32Arra
   set('local_forward_mode', FORWARD_MODE[batch.mode])
   set('attention_pairs', Math.min(batch.attentionPairs, 0x7fffffff))
   set('stopping', context.stopping ? 1 : 0)
+  set('doorbell', context.doorbell)
   set('step', context.step)
   set('config_hash', context.configHash)
   set('placement_version', context.placementVersion)
@@ -80,6 +84,11 @@ export interface StepPlan {
   readonly forwardModes: readonly ForwardMode[]
   readonly isExtend: boolean
   readonly dpPadding: DpPaddingMode
+  /**
+   * Fewest rings any rank had heard. The node rings all ranks alike, so after an idle step every rank sleeps until it has
+   * heard more than this: then all of them wake for the same next vote, also those that had looked later than others.
+   */
+  readonly doorbell: number
   /** Nobody has tokens: no program runs. */
   readonly idle: boolean
   /** Everybody is asked to stop and has nothing left. */
@@ -131,6 +140,7 @@ export function planStep(votes: Int32Array, sizes: Pick<ParallelSizes, 'tp' | 'a
     forwardModes: all('local_forward_mode').map(v => modes.find(m => FORWARD_MODE[m] === v) ?? 'idle'),
     isExtend,
     dpPadding: choosePadding(numTokens, isExtend),
+    doorbell: Math.min(...everyRank('doorbell')),
     idle,
     stop: idle && everyRank('stopping').every(v => v === 1),
   }

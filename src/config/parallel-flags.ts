@@ -1,0 +1,138 @@
+// Flags that decide how many ranks there are and what each holds. Names and defaults are SGLang's.
+import type { FlagTable } from './flag-spec.js'
+
+const size = (name: string, help: string) =>
+  ({ name, type: 'integer', min: 1, max: 4096, default: 1, group: 'Parallelism', help }) as const
+
+export const PARALLEL_FLAGS = {
+  /** Ranks of the engine. */
+  tpSize: size('tp-size', 'ranks: attn-dp x attn-cp x attn-tp for attention, moe-dp x ep x moe-tp for experts'),
+  /** Whole replicas, or, with --enable-dp-attention, attention data-parallel. */
+  dpSize: size(
+    'dp-size',
+    'whole replicas beside each other; with --enable-dp-attention the old name of --attn-dp-size',
+  ),
+  /** Attention data-parallel ranks: each has its own scheduler, requests and KV cache. */
+  attnDpSize: size('attn-dp-size', 'attention data-parallel ranks, each with its own requests and KV cache'),
+  attnCpSize: size('attn-cp-size', 'ranks that share one context in attention'),
+  /** Ranks that experts are spread over. */
+  epSize: {
+    name: 'ep-size',
+    type: 'integer',
+    min: 1,
+    max: 4096,
+    default: null,
+    defaultHelp: '1: every rank holds a cut of every expert',
+    group: 'Parallelism',
+    help: 'ranks that experts are spread over',
+  },
+  moeDpSize: size('moe-dp-size', 'copies of the experts that each serve part of the tokens'),
+  moeDenseTpSize: {
+    name: 'moe-dense-tp-size',
+    type: 'integer',
+    min: 1,
+    max: 4096,
+    default: null,
+    defaultHelp: 'dense layers are cut over all ranks',
+    group: 'Parallelism',
+    help: '1 keeps dense layers whole on every attention-DP rank',
+  },
+  enableDpAttention: {
+    name: 'enable-dp-attention',
+    type: 'boolean',
+    default: false,
+    group: 'Parallelism',
+    help: 'old spelling: reads --dp-size as --attn-dp-size',
+  },
+  enableDpLmHead: {
+    name: 'enable-dp-lm-head',
+    type: 'boolean',
+    default: false,
+    group: 'Parallelism',
+    help: 'cut the output head over attention-TP only, so that rows to sample need not be gathered',
+  },
+  nnodes: size('nnodes', 'node processes'),
+  nodeRank: {
+    name: 'node-rank',
+    type: 'integer',
+    min: 0,
+    max: 4095,
+    default: 0,
+    group: 'Parallelism',
+    help: 'which of the nodes this is',
+  },
+  /** How requests are spread over attention-DP ranks. */
+  loadBalanceMethod: {
+    name: 'load-balance-method',
+    type: 'choice',
+    choices: ['auto', 'round_robin', 'total_requests', 'total_tokens'],
+    refused: { follow_bootstrap_room: 'it belongs to prefill-decode disaggregation, which is not built yet' },
+    default: 'auto',
+    group: 'Parallelism',
+    help: 'how requests are spread over attention-DP ranks; auto is round_robin',
+  },
+  /** Seconds a rank may wait in a collective. */
+  distTimeout: {
+    name: 'dist-timeout',
+    type: 'number',
+    min: 0,
+    max: 86_400,
+    aboveMin: true,
+    default: null,
+    defaultHelp: 'as --watchdog-timeout',
+    group: 'Parallelism',
+    help: 'seconds a rank may wait for others in a collective before the engine gives up, naming who is late',
+  },
+  moeA2aBackend: {
+    name: 'moe-a2a-backend',
+    type: 'choice',
+    choices: ['none'],
+    refused: Object.fromEntries(
+      [
+        'deepep',
+        'deepep_v2',
+        'mooncake',
+        'nixl',
+        'mori',
+        'pplx',
+        'ascend_fuseep',
+        'ascend_tp',
+        'flashinfer',
+        'megamoe',
+      ].map(name => [name, 'use --moe-a2a-backend none: all-to-all backends are not built yet']),
+    ),
+    default: 'none',
+    group: 'Experts',
+    help: 'how tokens travel to experts; none gathers all rows on every rank',
+  },
+  epNumRedundantExperts: {
+    name: 'ep-num-redundant-experts',
+    type: 'integer',
+    min: 0,
+    max: 65_536,
+    default: 0,
+    group: 'Experts',
+    help: 'physical experts beside the logical ones: replicas of hot experts',
+  },
+  /** Which logical expert each physical one is. */
+  initExpertLocation: {
+    name: 'init-expert-location',
+    type: 'string',
+    default: 'trivial',
+    group: 'Experts',
+    help: 'trivial, a .json or .pt file, or inline JSON with physical_to_logical_map or logical_count',
+  },
+  epDispatchAlgorithm: {
+    name: 'ep-dispatch-algorithm',
+    type: 'choice',
+    choices: ['auto', 'dynamic'],
+    refused: {
+      static: 'it needs an all-to-all backend: without one every rank must pick the same replica; use dynamic',
+      lp: 'it needs an all-to-all backend: without one every rank must pick the same replica; use dynamic',
+      fake: 'it is not built yet; use dynamic',
+    },
+    default: 'auto',
+    group: 'Experts',
+    help: 'how a replica of an expert is chosen; dynamic: by a hash of layer, expert, request and position',
+  },
+} as const satisfies FlagTable
