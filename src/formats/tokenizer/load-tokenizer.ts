@@ -96,8 +96,11 @@ function checkIds(file: string, json: JsonObject): number {
   if (!MODELS.includes(model['type'])) return refuse('model.type of BPE, Unigram or WordPiece', model['type'])
   const vocab = model['vocab']
   let largest = -1
-  if (Array.isArray(vocab)) largest = vocab.length - 1
-  else if (isJsonObject(vocab)) {
+  if (Array.isArray(vocab)) {
+    const bad = vocab.find(item => !Array.isArray(item) || typeof item[0] !== 'string' || typeof item[1] !== 'number')
+    if (bad !== undefined) return refuse('model.vocab as a list of [token, score]', bad)
+    largest = vocab.length - 1
+  } else if (isJsonObject(vocab)) {
     for (const [token, id] of Object.entries(vocab)) {
       if (!isId(id)) return refuse(`ids from 0 to ${MAX_ID - 1} in model.vocab`, `${token}: ${describeJson(id)}`)
       if (id > largest) largest = id

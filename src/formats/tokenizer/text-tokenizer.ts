@@ -52,10 +52,12 @@ export class Tokenizer {
   encode(text: string, options: { readonly addSpecialTokens: boolean }): number[] {
     const { core, affixes } = this.#parts
     const byPostProcessor = options.addSpecialTokens && affixes === null
+    const found: (number | undefined)[] = guard(
+      'encode this text',
+      () => core.encode(text, { add_special_tokens: byPostProcessor }).ids,
+    )
     // Characters that a vocabulary without an unknown token cannot express have no id and are left out.
-    const ids = core
-      .encode(text, { add_special_tokens: byPostProcessor })
-      .ids.filter((id: number | undefined) => id !== undefined)
+    const ids = found.filter(id => id !== undefined)
     return options.addSpecialTokens && affixes !== null ? [...affixes.before, ...ids, ...affixes.after] : ids
   }
 
@@ -101,7 +103,18 @@ export class Tokenizer {
     const known = ids.filter(
       id => this.#parts.core.id_to_token(id) !== undefined && !(skip && this.#parts.specialIds.has(id)),
     )
-    return known.length === 0 ? '' : this.#parts.core.decode(known, { clean_up_tokenization_spaces: false })
+    if (known.length === 0) return ''
+    return guard('decode these tokens', () => this.#parts.core.decode(known, { clean_up_tokenization_spaces: false }))
+  }
+}
+
+/** A damaged tokenizer.json may fail on some texts only; the library then throws whatever it meets. */
+function guard<T>(action: string, run: () => T): T {
+  try {
+    return run()
+  } catch (error) {
+    const found = String((error as Error).message).slice(0, 200)
+    throw new TokenizerError('SY_TOKENIZER_FAILED', { action, found }, { cause: error })
   }
 }
 

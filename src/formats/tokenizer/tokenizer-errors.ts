@@ -7,6 +7,11 @@ export class TokenizerError extends errorArea('Tokenizer', {
     message: '{file}: expected {expected}, found {found}',
     remedy: 'download the file again; tokenizer.json must be in the format of the Hugging Face tokenizers library',
   },
+  SY_TOKENIZER_FAILED: {
+    status: 500,
+    message: 'the tokenizer of this model could not {action}: {found}',
+    remedy: 'its tokenizer.json is damaged or asks for something that is not supported; send token ids instead of text',
+  },
   SY_TOKENIZER_NO_CHAT_TEMPLATE: {
     status: 400,
     message: 'this model has no chat template, so messages cannot be turned into a prompt',
