@@ -70,19 +70,11 @@ export function gqaAttention(ctx: LayerContext, spec: GqaSpec, names: GqaNames, 
       )
     }
   } else if (spec.qkNorm === 'row') {
-    for (const [part, name, rows] of [
-      [q, names.qNorm, qRows],
-      [k, names.kNorm, kvRows],
-    ] as const) {
-      const norm = b.vector(
-        joined(`${layer}.attn.${part === q ? 'q' : 'k'}_norm`, [elementsOf(`${name}.weight`, rows)]),
-      )
-      b.emit(
-        'rms_norm',
-        { out: part, x: part, weight: norm, width: rows, groups: 1, eps },
-        { label: 'norm over all heads' },
-      )
-    }
+    rowNorm(ctx, q, names.qNorm, qRows, firstHead * headDim, 'q', eps)
+    rowNorm(ctx, k, names.kNorm, kvRows, firstKvHead * headDim, 'k', eps)
+  }
+  if (spec.clipQkv !== null) {
+    b.emit('clamp', { x: qkv, limit: spec.clipQkv }, { label: 'clip queries, keys and values' })
   }
   const table = b.ropeTable({
     width: spec.rope.width,
@@ -137,6 +129,33 @@ export function gqaAttention(ctx: LayerContext, spec: GqaSpec, names: GqaNames, 
     { label: spec.window === null ? 'causal attention' : `causal attention, window ${spec.window}` },
   )
   return outputProjection(ctx, names.o, attended, firstHead * headDim, spec.heads * headDim, spec.outputBias)
+}
+
+/**
+ * Norm over all heads of a row. Over attention-TP each member has a piece: squares are summed over the group first. Heads
+ * that are repeated on several members are counted as often in the mean's denominator, so the mean is the same.
+ */
+function rowNorm(
+  ctx: LayerContext,
+  x: Ref,
+  name: string,
+  total: number,
+  from: number,
+  part: 'q' | 'k',
+  eps: number,
+): void {
+  const { builder: b, layer, attnTp } = ctx
+  const piece = elementsOf(`${name}.weight`, total, from, x.width)
+  const weight = b.vector(joined(`${layer}.attn.${part}_norm`, [piece]))
+  if (attnTp.count === 1) {
+    b.emit('rms_norm', { out: x, x, weight, width: total, groups: 1, eps }, { label: 'norm over all heads' })
+    return
+  }
+  const sums = b.arena(`${part}_squares`, 1)
+  b.emit('square_sum', { out: sums, x }, { label: 'squares of the own heads' })
+  b.emit('all_reduce', { x: sums, group: 'attnTp' }, { label: 'squares of all heads' })
+  const args = { out: x, x, sums, weight, total: x.width * attnTp.count, eps }
+  b.emit('rms_scale', args, { label: 'norm over all heads' })
 }
 
 /** x · Wᵀ of the columns of o_proj that belong to this rank's heads. The bias is added by attention-TP rank 0 only. */

@@ -1,6 +1,6 @@
 // What differs between architectures beyond their numbers: the names of their weights. One file an architecture.
 import type { ModelSpec } from '../formats/model-spec.js'
-import type { GqaNames, MlaNames, MlpNames, MoeNames } from '../layers/index.js'
+import { type GqaNames, type MlaNames, type MlpNames, type MoeNames, separateExperts } from '../layers/index.js'
 
 export interface LayerNames {
   readonly inputNorm: string
@@ -45,6 +45,24 @@ export const commonMlpNames = (prefix: string): MlpNames => ({
   up: `${prefix}.up_proj`,
   down: `${prefix}.down_proj`,
 })
+
+/** Names of a decoder layer as most Hugging Face MoE models have them; an architecture replaces what differs. */
+export const commonLayerNames = (layer: number): LayerNames => {
+  const p = `model.layers.${layer}`
+  return {
+    inputNorm: `${p}.input_layernorm.weight`,
+    postAttentionNorm: `${p}.post_attention_layernorm.weight`,
+    attention: commonGqaNames(layer),
+    dense: commonMlpNames(`${p}.mlp`),
+    moe: {
+      router: `${p}.mlp.gate`,
+      correctionBias: `${p}.mlp.gate.e_score_correction_bias`,
+      expert: separateExperts(e => commonMlpNames(`${p}.mlp.experts.${e}`)),
+      shared: commonMlpNames(`${p}.mlp.shared_expert`),
+      sharedGate: `${p}.mlp.shared_expert_gate`,
+    },
+  }
+}
 
 /** Old checkpoints store the rope frequencies beside the weights. A tied output head may be stored too. */
 export function skipCommon(spec: ModelSpec, tensor: string): boolean {

@@ -1,5 +1,4 @@
 // Models: wiring and weight names.
 export { buildDecoder, kvColumns, type ModelProgram } from './decoder.js'
-export { ModelError } from './errors.js'
 export type { ProgramLimits, RankLayout } from './layout.js'
 export { architectureOf, supportedArchitectures } from './registry.js'

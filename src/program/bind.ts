@@ -7,6 +7,7 @@ import type { Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../dev
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { Step } from '../runtime/wait.js'
 import { bindIdOperation, type IdTables } from './bind-ids.js'
+import { bindPlainRows } from './bind-plain.js'
 import { bindRowMove } from './bind-rows.js'
 import type { CountsSymbol, Operation, ProgramGroup, Ref, RowSymbol } from './operation.js'
 import type { BufferSpec, Program, RowValues } from './program.js'
@@ -244,6 +245,14 @@ function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
     case 'place_rows':
     case 'cut_rows':
       return { how: 'local', run: bindRowMove(op, ref => r.at(ref)) }
+    case 'clamp':
+    case 'square_sum':
+    case 'rms_scale':
+      return bindPlainRows(
+        op,
+        ref => r.at(ref),
+        name => r.vector(name),
+      )
     case 'clear_padding':
     case 'map_ids':
     case 'choose_replicas':

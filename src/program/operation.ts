@@ -96,6 +96,12 @@ export interface OperationArgs {
     activation: GatedActivation
   }
   sample: { out: Ref; logits: Ref; params: Ref; logprob: Ref }
+  /** x = min(max(x, -limit), limit), in place. */
+  clamp: { x: Ref; limit: number }
+  /** out[:, 0] = sum of squares of x. With an all_reduce between, the first half of a norm over rows cut into pieces. */
+  square_sum: { out: Ref; x: Ref }
+  /** out = x / sqrt(sums / total + eps) * weight: the second half. */
+  rms_scale: { out: Ref; x: Ref; sums: Ref; weight: WeightName; total: number; eps: number }
   /** out = the members' rows of x, one member after another. */
   all_gather: { out: Ref; x: Ref; group: ProgramGroup; counts: CountsSymbol }
   /** x = sum over the group, in place. */
@@ -155,6 +161,9 @@ export const OPERATIONS: { readonly [K in OperationKind]: OperationRoles } = {
   sigmoid_scale: { reads: ['x', 'gate'], writes: ['out'] },
   experts: { reads: ['x', 'ids', 'weights'], writes: ['out', 'scratch'] },
   sample: { reads: ['logits', 'params'], writes: ['out', 'logprob'] },
+  clamp: { reads: ['x'], writes: ['x'] },
+  square_sum: { reads: ['x'], writes: ['out'] },
+  rms_scale: { reads: ['x', 'sums'], writes: ['out'] },
   all_gather: { reads: ['x'], writes: ['out'] },
   all_reduce: { reads: ['x'], writes: ['x'] },
   reduce_scatter: { reads: ['x'], writes: ['out'] },
