@@ -61,6 +61,15 @@ export const PARALLEL_FLAGS = {
     group: 'Parallelism',
     help: 'which of the nodes this is',
   },
+  /** How rows of all attention-DP ranks come together. */
+  dpGather: {
+    name: 'dp-gather',
+    type: 'choice',
+    choices: ['auto', 'all_gather', 'all_gatherv', 'all_reduce'],
+    default: 'auto',
+    group: 'Parallelism',
+    help: 'how rows of all attention-DP ranks come together: padded to the longest (all_gather) or one after another; auto picks the cheaper each step',
+  },
   /** How requests are spread over attention-DP ranks. */
   loadBalanceMethod: {
     name: 'load-balance-method',

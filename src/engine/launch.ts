@@ -1,6 +1,7 @@
 // What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
 import type { MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
+import type { DpPaddingMode } from '../layers/index.js'
 import type { ProgramLimits } from '../models/index.js'
 import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
 import type { IdTables, Program } from '../program/index.js'
@@ -23,6 +24,8 @@ export interface RankLaunch {
   readonly chunkedPrefillSize: number
   readonly kernels: 'auto' | 'native' | 'reference'
   readonly configHash: number
+  /** A padding mode for every step, or null for the rule. */
+  readonly forcedPadding: DpPaddingMode | null
   /** Decides whether waits spin. */
   readonly cores: number
 }

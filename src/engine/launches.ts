@@ -14,6 +14,9 @@ const programsOf = (both: RankPrograms) => ({ MAX_LEN: both.MAX_LEN.program, SUM
 
 const NO_TABLES: IdTables = { spans: {}, columns: {} }
 
+const forcedPadding = ({ dpGather }: EngineFlags) =>
+  dpGather === 'auto' ? null : dpGather === 'all_gather' ? 'MAX_LEN' : 'SUM_LEN'
+
 export function launchesOf(
   plan: ModelPlan,
   flags: EngineFlags,
@@ -52,6 +55,7 @@ export function launchesOf(
       chunkedPrefillSize: flags.chunkedPrefillSize,
       kernels: flags.kernels,
       configHash: plan.configHash,
+      forcedPadding: forcedPadding(flags),
       cores,
     }
   })

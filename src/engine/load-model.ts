@@ -68,7 +68,8 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
   const parallel = resolveParallel(flags, modelFacts(spec))
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
-  const build = (limits: ProgramLimits) => buildPrograms(spec, topology, parallel, placement, limits)
+  const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
+  const build = (limits: ProgramLimits) => buildPrograms(spec, topology, parallel, gather, placement, limits)
 
   // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
   const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
@@ -76,7 +77,15 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
   const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
   const memory = { free: availableMemory() - weightBytes, total: machineMemory(), weights: weightBytes }
   const limits = programLimits(flags, spec, topology.sizes, memory)
-  const agreed = JSON.stringify({ spec, dtype, limits, sizes: topology.sizes, chunk: flags.chunkedPrefillSize })
+  const agreed = JSON.stringify({
+    spec,
+    dtype,
+    limits,
+    gather: flags.dpGather,
+    placement: placement?.physicalToLogical,
+    sizes: topology.sizes,
+    chunk: flags.chunkedPrefillSize,
+  })
   return {
     directory,
     name: flags.servedModelName ?? basename(directory),
@@ -113,6 +122,7 @@ function buildPrograms(
   spec: ModelSpec,
   topology: Topology,
   { denseLocal, dpLmHead }: ResolvedParallel,
+  sumLenGather: RankLayout['sumLenGather'],
   placement: Placement | null,
   limits: ProgramLimits,
 ): RankPrograms[] {
@@ -121,7 +131,7 @@ function buildPrograms(
       sizes: topology.sizes,
       rank,
       padding,
-      sumLenGather: 'all_gatherv',
+      sumLenGather,
       denseLocal,
       dpLmHead,
       physicalExperts: placement?.physical ?? 0,

@@ -92,7 +92,7 @@ export class Rank {
     )
     const before = this.#clock.now()
     yield* groups.tp.allGatherWords(VOTE_TAG, this.#vote, this.#votes)
-    const plan = planStep(this.#votes, launch.sizes)
+    const plan = planStep(this.#votes, launch.sizes, launch.forcedPadding)
     this.#carriedWait += this.#clock.now() - before
     if (!plan.idle) {
       this.#voteWait = this.#carriedWait

@@ -108,9 +108,14 @@ export function choosePadding(numTokens: readonly number[], isExtend: boolean): 
 
 /**
  * @param votes one row of VOTE_WORDS a rank; the first of each attention group speaks for its DP rank
+ * @param forced a padding mode for every step, instead of the rule
  * @throws RankError when a field that must be equal on all ranks differs
  */
-export function planStep(votes: Int32Array, sizes: Pick<ParallelSizes, 'tp' | 'attnDp'>): StepPlan {
+export function planStep(
+  votes: Int32Array,
+  sizes: Pick<ParallelSizes, 'tp' | 'attnDp'>,
+  forced: DpPaddingMode | null = null,
+): StepPlan {
   const get = (rank: number, field: VoteField) => votes[rank * VOTE_WORDS + at(field)]!
   const stride = sizes.tp / sizes.attnDp
   const all = (field: VoteField) => Array.from({ length: sizes.attnDp }, (_, dp) => get(dp * stride, field))
@@ -139,7 +144,7 @@ export function planStep(votes: Int32Array, sizes: Pick<ParallelSizes, 'tp' | 'a
     attentionPairs: all('attention_pairs'),
     forwardModes: all('local_forward_mode').map(v => modes.find(m => FORWARD_MODE[m] === v) ?? 'idle'),
     isExtend,
-    dpPadding: choosePadding(numTokens, isExtend),
+    dpPadding: forced ?? choosePadding(numTokens, isExtend),
     doorbell: Math.min(...everyRank('doorbell')),
     idle,
     stop: idle && everyRank('stopping').every(v => v === 1),
