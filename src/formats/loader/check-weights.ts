@@ -12,6 +12,9 @@ export type Fp8Block = readonly [rows: number, columns: number]
 
 const SOURCE_DTYPES: readonly string[] = ['F32', 'F16', 'BF16', 'F8_E4M3'] satisfies SourceDtype[]
 
+/** DeepSeek writes its block scales in F32, Qwen in BF16. */
+const SCALE_DTYPES: readonly string[] = ['F32', 'BF16']
+
 /** Every piece of every weight of a plan, with whether it goes into a matrix. */
 export function* piecesOf(plan: WeightPlan): Generator<{ piece: WeightPiece; matrix: boolean }> {
   for (const weight of plan.weights) {
@@ -88,8 +91,8 @@ function checkScale(
   const scale = checkpoint.tensors.get(name)
   const expected = [Math.ceil(info.shape[0]! / fp8Block[0]), Math.ceil(info.shape[1]! / fp8Block[1])]
   if (!scale) return `missing tensor ${name}: expected F32 ${showShape(expected)}, the block scales of ${tensor}`
-  if (scale.dtype !== 'F32' || !sameShape(scale.shape, expected))
-    return `tensor ${name}: expected F32 ${showShape(expected)}, found ${scale.dtype} ${showShape(scale.shape)}`
+  if (!SCALE_DTYPES.includes(scale.dtype) || !sameShape(scale.shape, expected))
+    return `tensor ${name}: expected F32 or BF16 ${showShape(expected)}, found ${scale.dtype} ${showShape(scale.shape)}`
   return null
 }
 

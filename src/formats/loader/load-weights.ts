@@ -59,9 +59,12 @@ function readScales(
   sourceColumns: number,
   [blockRows, blockCols]: Fp8Block,
 ): NonNullable<PackSource['scales']> {
-  const bytes = checkpoint.read(tensor + SCALE_SUFFIX)
-  const values = new Float32Array(bytes.byteLength / 4)
+  const name = tensor + SCALE_SUFFIX
+  const bytes = checkpoint.read(name)
+  const wide = checkpoint.tensors.get(name)!.dtype === 'F32'
+  const bits = new Uint32Array(bytes.byteLength / (wide ? 4 : 2))
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-  for (let i = 0; i < values.length; i++) values[i] = view.getFloat32(4 * i, true)
+  for (let i = 0; i < bits.length; i++) bits[i] = wide ? view.getUint32(4 * i, true) : view.getUint16(2 * i, true) << 16
+  const values = new Float32Array(bits.buffer)
   return { values, blockRows, blockCols, columns: Math.ceil(sourceColumns / blockCols), sourceColumns }
 }

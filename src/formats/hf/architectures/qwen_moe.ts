@@ -33,6 +33,7 @@ export const readQwen2Moe: ArchitectureReader = (reader, base) => {
 }
 
 export const readQwen3Moe: ArchitectureReader = (reader, base) => {
+  reader.fixed('use_qk_norm', [true], 'Qwen3-MoE always normalises queries and keys')
   const bias = reader.bool('attention_bias', false)
   const gqa = readGqa(reader, base, { qkvBias: bias, outputBias: bias, qkNorm: 'head', kvHeads: 4 })
   const ffn = readFfn(reader, base, null)
