@@ -102,7 +102,18 @@ export class EchoEngine implements GenerationEngine {
   }
 
   state(): readonly DpRankState[] {
-    return [{ dpRank: 0, running: this.#running, waiting: 0, usedTokens: 0, totalTokens: 1024, steps: this.#steps }]
+    return [
+      {
+        dpRank: 0,
+        running: this.#running,
+        waiting: 0,
+        usedTokens: 0,
+        totalTokens: 1024,
+        steps: this.#steps,
+        voteWaitMs: 0,
+        attentionPairs: 0,
+      },
+    ]
   }
 
   info(): Readonly<Record<string, unknown>> {

@@ -5,7 +5,7 @@ import { errorArea } from '../config/errors.js'
 export class HttpError extends errorArea('Http', {
   SY_HTTP_INVALID_FIELD: {
     status: 400,
-    message: '{param}: {problem}',
+    message: 'the field {param} is not valid: {problem}',
     remedy: 'correct the field {param} of the request body',
   },
   SY_HTTP_UNSUPPORTED_FIELD: {

@@ -89,7 +89,10 @@ describe('stream bytes', () => {
 
 describe('requests', () => {
   it('pass sampling on, with defaults of the model where the body is silent', async () => {
-    await using echo = await serveEcho({}, { info: { generation_defaults: { temperature: 0.8, topP: 0.95, topK: 20 } } })
+    await using echo = await serveEcho(
+      {},
+      { info: { generation_defaults: { temperature: 0.8, topP: 0.95, topK: 20 } } },
+    )
     await echo.post('/v1/completions', { prompt: 'a', max_tokens: 1 })
     expect(echo.engine.requests.at(-1)!.sampling).toMatchObject({
       temperature: 0.8,
