@@ -141,9 +141,7 @@ struct SampleArgs {
   i64 vocab;
   Rows logprob; // p null: not wanted
   double *scaled; // [vocab]
-  double *mass;   // [vocab]
   i32 *order;     // [vocab]
-  u8 *keep;       // [vocab]
 };
 
 enum Dtype : int { SRC_F32 = 0, SRC_F16 = 1, SRC_BF16 = 2, SRC_F8_E4M3 = 3 };

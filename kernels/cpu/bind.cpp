@@ -196,7 +196,7 @@ void read(Reader &r, Bound &b, AttentionArgs &a) {
   a.pageTableStride = table.stride;
   a.pageTableLength = tableElements;
   i64 group = (a.heads + a.kvHeads - 1) / a.kvHeads;
-  a.tileRows = group >= 16 ? 1 : (16 + group - 1) / group > 8 ? 8 : (16 + group - 1) / group;
+  a.tileRows = group >= 16 ? 1 : 16 / group; // some 16 queries a KV head share what they read
   i64 queries = a.tileRows * a.heads, acc = (queries * a.vWidth + 15) / 16 * 16, state = (queries + 15) / 16 * 16;
   // A head group is taken at most 64 queries at a time (attention.cpp).
   b.scratch = scratch(r, 4 * (acc + 2 * state + 64 + 64 * (KV_BLOCK + 8)));
@@ -282,11 +282,9 @@ void read(Reader &r, Bound &b, SampleArgs &a) {
   a.logits = r.rows(a.vocab);
   a.params = r.rows(8);
   if (r.integer()) a.logprob = r.rows(1);
-  b.scratch = scratch(r, a.vocab * (8 + 8 + 4 + 1));
+  b.scratch = scratch(r, a.vocab * (8 + 4));
   a.scaled = (double *)b.scratch;
-  a.mass = a.scaled + a.vocab;
-  a.order = (i32 *)(a.mass + a.vocab);
-  a.keep = (u8 *)(a.order + a.vocab);
+  a.order = (i32 *)(a.scaled + a.vocab);
 }
 
 template <class A> bool make(Reader &r, Bound &b) {

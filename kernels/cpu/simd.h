@@ -66,9 +66,34 @@ SY_INLINE float fma1(float a, float b, float c) {
 #endif
 }
 
+// Products of the low 32 bits of 64-bit lanes.
+typedef u64 VU __attribute__((vector_size(4 * SY_LANES)));
+SY_INLINE VU multiplyLow(VU a, VU b) {
+#if defined(__AVX512F__)
+  return (VU)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (VU)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#elif defined(__x86_64__)
+  return (VU)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#else
+  return (VU)vmull_u32(vmovn_u64((uint64x2_t)a), vmovn_u64((uint64x2_t)b));
+#endif
+}
+
 SY_INLINE V zero() { return V{}; }
 SY_INLINE V bits(VI v) { return (V)v; }
 SY_INLINE V pick(VI mask, V yes, V no) { return (V)(((VI)yes & mask) | ((VI)no & ~mask)); }
+SY_INLINE bool anyLane(VI mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined(__x86_64__)
+  return _mm_movemask_epi8((__m128i)mask) != 0;
+#else
+  return vmaxvq_u32((uint32x4_t)mask) != 0;
+#endif
+}
 SY_INLINE V maxOf(V a, V b) { return pick(a > b, a, b); }
 SY_INLINE V minOf(V a, V b) { return pick(a < b, a, b); }
 

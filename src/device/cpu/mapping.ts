@@ -14,6 +14,7 @@ export function fileMapper(addon: Addon | undefined): MapFileRange {
   return (path, offset, length) => {
     if (length === 0) return new Uint8Array(0)
     try {
+      if (!(offset >= 0 && length > 0)) throw new Error('the range is not one')
       return addon ? new Uint8Array(addon.mapFile(path, offset, length)) : readRange(path, offset, length)
     } catch (error) {
       throw new CpuDeviceError('SY_DEVICE_UNREADABLE_FILE', {
