@@ -146,6 +146,15 @@ export const ENGINE_FLAGS = {
     group: 'Device',
     help: 'seed of dummy weights and of requests that bring none',
   },
+  /** A failure to rehearse. */
+  failureDrill: {
+    name: 'failure-drill',
+    type: 'json',
+    default: null,
+    defaultHelp: 'none',
+    group: 'Device',
+    help: 'rehearse a failure: {"rank": 1, "step": 20, "operation": 12, "kind": "throw | stall | exit | wrong_rows | wrong_plan | wrong_flag"}',
+  },
   /** Seconds without progress of a step after which a rank counts as stuck. */
   watchdogTimeout: {
     name: 'watchdog-timeout',

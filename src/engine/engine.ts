@@ -120,7 +120,7 @@ export class Engine implements GenerationEngine {
       control,
       { report: (rank, report) => engine.#onReport(rank, report), failed: error => engine.#onFailure(error) },
       names,
-      flags.watchdogTimeout,
+      { stallMs: flags.watchdogTimeout * 1000, waitMs: (flags.distTimeout ?? flags.watchdogTimeout) * 1000 },
     )
     try {
       await engine.#host.start(launches)

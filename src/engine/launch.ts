@@ -6,6 +6,7 @@ import type { ProgramLimits } from '../models/index.js'
 import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
 import type { IdTables, Program } from '../program/index.js'
 import type { RankRequest, RequestProgress } from '../scheduler/index.js'
+import type { Drill } from './drill.js'
 import type { ByPadding, RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
 
@@ -26,6 +27,8 @@ export interface RankLaunch {
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */
   readonly forcedPadding: DpPaddingMode | null
+  /** A failure to rehearse, or null. */
+  readonly drill: Drill | null
   /** Decides whether waits spin. */
   readonly cores: number
 }

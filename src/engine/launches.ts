@@ -4,6 +4,7 @@ import type { MemoryLender, MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { IdTables } from '../program/index.js'
 import type { ControlBlock } from '../runtime/control.js'
+import { parseDrill } from './drill.js'
 import type { RankLaunch } from './launch.js'
 import type { ModelPlan, RankPrograms } from './load-model.js'
 import { placementTables } from './placement-tables.js'
@@ -56,6 +57,7 @@ export function launchesOf(
       kernels: flags.kernels,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
+      drill: parseDrill(flags.failureDrill),
       cores,
     }
   })

@@ -9,6 +9,7 @@ import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/
 import { ControlBlock, type StatusWriter } from '../runtime/control.js'
 import { Scheduler } from '../scheduler/index.js'
 import { BatchWriter } from './batch-writer.js'
+import { DrillMaster } from './drill.js'
 import type { RankLaunch } from './launch.js'
 import type { ByPadding } from './rank-memory.js'
 
@@ -30,6 +31,7 @@ export interface RankContext {
   readonly scheduler: Scheduler
   /** Member 0 of its attention-TP group: it schedules, samples for the caller and reports. The others follow. */
   readonly leads: boolean
+  readonly drill: DrillMaster
   readonly operations: ByPadding<readonly BoundOperation[]>
   readonly inputs: BatchWriter
   readonly outputs: RankOutputs
@@ -46,16 +48,19 @@ export function buildRankContext(launch: RankLaunch): RankContext {
     attnTp: new ShmCommunicator(control, launch.groups.attnTp, rank),
   }
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
+  const drill = new DrillMaster(launch.drill, rank)
   const bind = (padding: DpPaddingMode) =>
-    bindProgram({
-      ops: device.ops,
-      program: programs[padding],
-      weights: launch.weights,
-      buffers: launch.buffers[padding],
-      ropeTables: launch.ropeTables,
-      idTables: launch.idTables,
-      groups,
-    })
+    drill.rig(
+      bindProgram({
+        ops: device.ops,
+        program: programs[padding],
+        weights: launch.weights,
+        buffers: launch.buffers[padding],
+        ropeTables: launch.ropeTables,
+        idTables: launch.idTables,
+        groups,
+      }),
+    )
   const MAX_LEN = bind('MAX_LEN')
   const buffers = launch.buffers.MAX_LEN
   return {
@@ -71,6 +76,7 @@ export function buildRankContext(launch: RankLaunch): RankContext {
       logitRows: limits.sequences,
     }),
     leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
+    drill,
     operations: { MAX_LEN, SUM_LEN: launch.sizes.attnDp === 1 ? MAX_LEN : bind('SUM_LEN') },
     inputs: new BatchWriter(buffers, limits),
     outputs: {

@@ -8,6 +8,7 @@ import type { ControlBlock } from '../runtime/control.js'
 import { RankError } from '../runtime/errors.js'
 import { EngineError } from './errors.js'
 import type { RankCommand, RankLaunch, RankReport } from './launch.js'
+import { judge, type Movement, observe, type Verdict, type WatchLimits } from './watchdog.js'
 
 /** The compiled worker; sources run from src/ (tests) use the one in dist/. */
 function workerFile(): URL {
@@ -38,16 +39,16 @@ export class RankHost {
   readonly #ranks: HostedRank[] = []
   readonly #events: RankHostEvents
   readonly #names: OperationNames
-  readonly #watchdogMs: number
+  readonly #limits: WatchLimits
   #watchdog: NodeJS.Timeout | undefined
   #failed = false
   #closing = false
 
-  constructor(control: ControlBlock, events: RankHostEvents, names: OperationNames, watchdogSeconds: number) {
+  constructor(control: ControlBlock, events: RankHostEvents, names: OperationNames, limits: WatchLimits) {
     this.control = control
     this.#events = events
     this.#names = names
-    this.#watchdogMs = watchdogSeconds * 1000
+    this.#limits = limits
   }
 
   /** Starts one worker a launch; resolves when all are ready. */
@@ -107,7 +108,8 @@ export class RankHost {
     for (let rank = 0; rank < this.#ranks.length; rank++) this.send(rank, { kind: 'stop' })
     let timer: NodeJS.Timeout | undefined
     const limit = new Promise<void>(resolve => {
-      timer = setTimeout(resolve, limitMs)
+      // Ranks of a failed engine end at the abort word, unless they are the ones that hang.
+      timer = setTimeout(resolve, this.#failed ? Math.min(limitMs, 300) : limitMs)
     })
     await Promise.race([Promise.all(exits), limit])
     clearTimeout(timer)
@@ -118,34 +120,29 @@ export class RankHost {
     }
   }
 
-  /** Test hook of failure drills: ends a rank's thread as if it had crashed. */
-  async terminate(rank: number): Promise<void> {
-    await this.#ranks[rank]?.worker.terminate()
-  }
-
-  /** A rank that is inside a step and whose beat has not changed for too long is stuck. */
   #watch(): void {
-    const seen = this.#ranks.map(() => ({ beat: 0, since: performance.now() }))
-    const period = Math.max(50, Math.min(1000, this.#watchdogMs / 4))
+    const limits = this.#limits
+    const period = Math.max(20, Math.min(1000, Math.min(limits.stallMs, limits.waitMs) / 4))
+    let seen: Movement[] = []
     this.#watchdog = setInterval(() => {
       const now = performance.now()
-      seen.forEach((last, rank) => {
-        const status = this.control.status(rank)
-        if (status.beat !== last.beat || status.phase === 'idle' || status.phase === 'stopped') {
-          seen[rank] = { beat: status.beat, since: now }
-        } else if (now - last.since > this.#watchdogMs && status.waitingFor < 0) {
-          this.#fail(
-            new RankError('SY_RANK_STALLED', {
-              rank,
-              seconds: ((now - last.since) / 1000).toFixed(1),
-              step: status.step,
-              where: this.#where(rank),
-            }),
-          )
-        }
-      })
+      const statuses = this.#ranks.map((_, rank) => this.control.status(rank))
+      seen = observe(statuses, seen, now)
+      const verdict = judge(statuses, seen, limits, now)
+      if (verdict) this.#fail(this.#stalled(verdict))
     }, period)
     this.#watchdog.unref()
+  }
+
+  #stalled({ rank, waiting, forMs }: Verdict): RankError {
+    const late = waiting.map(r => `rank ${r} waits in ${this.#where(r)}`).join('; ')
+    return new RankError('SY_RANK_STALLED', {
+      rank,
+      seconds: (forMs / 1000).toFixed(1),
+      step: this.control.status(rank).step,
+      where: this.#where(rank),
+      waiting: waiting.length === 0 ? '' : ` (${late})`,
+    })
   }
 
   #where(rank: number): string {

@@ -74,8 +74,9 @@ export class Rank {
 
   /** Vote → plan, the same on every rank. */
   *#agree(step: number, batch: LocalBatch, doorbell: number): Step<StepPlan> {
-    const { groups, status, launch } = this.context
+    const { groups, status, launch, drill } = this.context
     status.phase('voting')
+    drill.beginStep(step)
     for (const group of Object.values(groups)) group.beginStep(step)
     castVote(
       batch,
@@ -83,10 +84,10 @@ export class Rank {
         step,
         stopping: this.#stopping,
         doorbell,
-        configHash: launch.configHash,
+        configHash: launch.configHash ^ drill.wrongConfig,
         placementVersion: 0,
         generation: 0,
-        previousPlanHash: this.#previousPlanHash,
+        previousPlanHash: this.#previousPlanHash ^ drill.wrongPlan,
       },
       this.#vote,
     )

@@ -14,9 +14,9 @@ export class RankError extends errorArea('Rank', {
   },
   SY_RANK_STALLED: {
     status: 503,
-    message: 'rank {rank} has not moved for {seconds} s in step {step}, {where}',
+    message: 'rank {rank} has not moved for {seconds} s in step {step}, {where}{waiting}',
     remedy:
-      'The operation may be slower than --watchdog-timeout allows (raise it), or the machine is out of memory or cores.',
+      'The operation may be slower than --watchdog-timeout or --dist-timeout allow (raise them), or the machine is out of memory or cores.',
   },
   SY_RANK_DISAGREES: {
     status: 503,

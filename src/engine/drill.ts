@@ -1,0 +1,106 @@
+// Failure drills: one rank misbehaves once, on purpose, at a chosen place (--failure-drill). The way to see, before it
+// happens for real, that the others notice, say who and where, and end.
+import { ConfigError } from '../config/config-errors.js'
+import type { BoundOperation, RowValues } from '../program/index.js'
+
+export const DRILL_KINDS = ['throw', 'stall', 'exit', 'wrong_rows', 'wrong_plan', 'wrong_flag'] as const
+export type DrillKind = (typeof DRILL_KINDS)[number]
+
+export interface Drill {
+  readonly rank: number
+  readonly kind: DrillKind
+  /** First step at or after which it happens. */
+  readonly step: number
+  /** Operation of the program before which it happens; `wrong_rows` takes the next collective. */
+  readonly operation: number
+}
+
+/** @throws ConfigError */
+export function parseDrill(value: Readonly<Record<string, unknown>> | null): Drill | null {
+  if (value === null) return null
+  const whole = (key: string) => (Number.isInteger(value[key]) && Number(value[key]) >= 0 ? Number(value[key]) : 0)
+  const kind = DRILL_KINDS.find(k => k === value['kind'])
+  if (!kind) {
+    const expected = `{"rank": R, "step": S, "operation": O, "kind": ${DRILL_KINDS.join(' | ')}}`
+    throw new ConfigError('SY_CONFIG_BAD_VALUE', {
+      flag: '--failure-drill',
+      value: JSON.stringify(value),
+      expected,
+      suggestion: '',
+    })
+  }
+  return { rank: whole('rank'), step: whole('step'), operation: whole('operation'), kind }
+}
+
+/** The drill of one rank; does nothing on the others. */
+export class DrillMaster {
+  readonly #drill: Drill | null
+  #step = 0
+  #done = false
+
+  constructor(drill: Drill | null, rank: number) {
+    this.#drill = drill?.rank === rank ? drill : null
+  }
+
+  beginStep(step: number): void {
+    this.#step = step
+  }
+
+  /** Bits by which a vote's hashes are wrong: of the flags from the start, of the plan from the drill's step on. */
+  get wrongConfig(): number {
+    return this.#drill?.kind === 'wrong_flag' ? 1 : 0
+  }
+
+  get wrongPlan(): number {
+    return this.#drill?.kind === 'wrong_plan' && this.#step >= this.#drill.step ? 1 : 0
+  }
+
+  /** Operations with the misbehaving one among them. */
+  rig(operations: readonly BoundOperation[]): readonly BoundOperation[] {
+    const drill = this.#drill
+    if (!drill || drill.kind === 'wrong_plan' || drill.kind === 'wrong_flag') return operations
+    const from = Math.min(drill.operation, operations.length - 1)
+    const collective = operations.findIndex((op, i) => i >= from && op.how === 'collective')
+    const target = drill.kind === 'wrong_rows' ? collective : from
+    return operations.map((op, index) => {
+      if (index !== target) return op
+      if (op.how === 'collective') {
+        return { ...op, run: (values: RowValues) => op.run(this.#due() ? misbehave(drill.kind, values) : values) }
+      }
+      if (op.how === 'local')
+        return { ...op, run: (values: RowValues) => op.run(this.#due() ? misbehave(drill.kind, values) : values) }
+      return {
+        ...op,
+        kernel: (rows: number) => {
+          if (this.#due()) misbehave(drill.kind, null)
+          op.kernel(rows)
+        },
+      }
+    })
+  }
+
+  #due(): boolean {
+    const due = !this.#done && this.#drill !== null && this.#step >= this.#drill.step
+    if (due) this.#done = true
+    return due
+  }
+}
+
+function misbehave<T extends RowValues | null>(kind: DrillKind, values: T): T {
+  if (kind === 'throw') throw new Error('failure drill')
+  if (kind === 'exit') process.exit(7)
+  if (kind === 'stall') Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)
+  if (kind !== 'wrong_rows' || values === null) return values
+  const more = (counts: readonly number[], member: number) => counts.map((n, i) => (i === member ? n + 1 : n))
+  const { rows, counts, member } = values
+  return {
+    ...values,
+    rows: { ...rows, padded: rows.padded + 1, gathered: rows.gathered + 1, tokens: rows.tokens + 1 },
+    counts: {
+      dp: more(counts.dp, member.dp),
+      attnTp: more(counts.attnTp, member.attnTp),
+      tp: more(counts.tp, member.tp),
+      logits: more(counts.logits, member.logits),
+    },
+  }
+}

@@ -1,0 +1,76 @@
+// All ranks of an engine in one thread, in a seeded order: the same launches, ranks and collectives as with worker
+// threads, without the threads. For tests that look for mistakes of ordering, and for debugging a step.
+import type { EngineFlags } from '../config/flags.js'
+import { HostMemoryLender } from '../device/memory.js'
+import { ControlBlock } from '../runtime/control.js'
+import { interleave } from '../runtime/interleave.js'
+import type { RankRequest } from '../scheduler/index.js'
+import type { RankCommand, RankReport } from './launch.js'
+import { launchesOf } from './launches.js'
+import { loadModelWeights, type ModelPlan, openDevice, planModel } from './load-model.js'
+import { Rank } from './rank.js'
+
+/** What one request came to. */
+export interface OneThreadResult {
+  readonly tokens: readonly number[]
+  /** [prompt tokens, vocab] for requests that want logits, else empty. */
+  readonly logits: Float32Array
+}
+
+/** A loaded model whose ranks can be run any number of times, each time with fresh caches. */
+export class OneThreadEngine {
+  readonly plan: ModelPlan
+  readonly #flags: EngineFlags
+  readonly #weights: Awaited<ReturnType<typeof loadModelWeights>>
+
+  private constructor(plan: ModelPlan, flags: EngineFlags, weights: Awaited<ReturnType<typeof loadModelWeights>>) {
+    this.plan = plan
+    this.#flags = flags
+    this.#weights = weights
+  }
+
+  static async load(flags: EngineFlags): Promise<OneThreadEngine> {
+    const device = openDevice(flags)
+    const plan = planModel(flags, device)
+    const weights = await loadModelWeights(plan, flags, device, new HostMemoryLender(), {})
+    return new OneThreadEngine(plan, flags, weights)
+  }
+
+  /**
+   * Serves `requests` to their ends. `routes[i]` is the attention-DP rank of request i.
+   * @param seed of the order in which ranks move; no result depends on it
+   */
+  run(requests: readonly RankRequest[], routes: readonly number[], seed: number): Map<string, OneThreadResult> {
+    const { sizes, ranks } = this.plan.topology
+    const control = ControlBlock.create(ranks.length)
+    const { launches } = launchesOf(this.plan, this.#flags, this.#weights, control, new HostMemoryLender(), 1)
+    const vocab = this.plan.spec.vocabSize
+    const results = new Map<string, { tokens: number[]; logits: number[] }>()
+    for (const { id } of requests) results.set(id, { tokens: [], logits: [] })
+    const collect = (report: RankReport) => {
+      if (report.kind !== 'step') return
+      for (const p of report.progress) {
+        const result = results.get(p.id)!
+        if (p.token !== null) result.tokens.push(p.token)
+        if (report.logits && p.token === null) {
+          const rows = report.logits.subarray(p.logitRow * vocab, (p.logitRow + p.logitRows) * vocab)
+          for (const value of rows) result.logits.push(value)
+        }
+      }
+    }
+    let now = 0
+    const clock = { now: () => now++ }
+    const steps = launches.map(launch => {
+      const { attnDp, attnTp } = launch.coordinates
+      const mine = attnTp === 0 ? requests.filter((_, i) => routes[i] === attnDp) : []
+      const commands: RankCommand[] = [
+        ...mine.map(request => ({ kind: 'request' as const, request })),
+        { kind: 'stop' },
+      ]
+      return new Rank(launch, { receive: () => commands.shift(), send: collect }, clock).run()
+    })
+    if (steps.length !== sizes.tp) throw new RangeError('one launch a rank')
+    interleave(steps, seed)
+    return new Map([...results].map(([id, r]) => [id, { tokens: r.tokens, logits: Float32Array.from(r.logits) }]))
+  }
+}
