@@ -3,10 +3,10 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { unpack } from '../../../test/unpack.js'
 import { e4m3ToNumber } from '../../device/cpu/number-formats.js'
 import { ReferencePacker } from '../../device/cpu/packing.js'
 import { f32View, HostMemoryLender, u16View } from '../../device/memory.js'
-import type { PackedMatrix } from '../../device/ops.js'
 import { readModelSpec } from '../hf/index.js'
 import {
   type Checkpoint,
@@ -15,8 +15,8 @@ import {
   type TensorToWrite,
   writeSafetensors,
 } from '../safetensors/index.js'
-import type { LoadedWeights, WeightPiece, WeightPlan } from '../weight-spec.js'
-import { loadDummyWeights, loadWeights } from './index.js'
+import type { WeightPiece, WeightPlan } from '../weight-spec.js'
+import { loadWeights } from './index.js'
 
 let root: string
 beforeAll(() => {
@@ -39,17 +39,6 @@ const load = (
   fp8Block: readonly [number, number] | null = null,
   dtype: 'f32' | 'bf16' = 'f32',
 ) => loadWeights({ checkpoint, plan, dtype, packer, lender: new HostMemoryLender(), fp8Block })
-
-/** Row-major [n, k] of matrix `index`, read from the panels of 16 rows. */
-function unpack(matrix: PackedMatrix, index = 0): number[][] {
-  const f32 = f32View(matrix.span)
-  return Array.from({ length: matrix.n }, (_, row) =>
-    Array.from({ length: matrix.k }, (_, c) => {
-      const panel = (index * matrix.strideBytes) / 4 + Math.floor(row / 16) * matrix.k * 16
-      return f32[panel + c * 16 + (row % 16)]!
-    }),
-  )
-}
 
 const range = (count: number, from = 0): number[] => Array.from({ length: count }, (_, i) => from + i)
 const f32 = (shape: number[], values = range(shape.reduce((a, b) => a * b, 1))): TensorToWrite => ({
@@ -357,48 +346,5 @@ describe('real checkpoints', () => {
     const half = await load(checkpoint, few, spec.fp8Block, 'bf16')
     expect(half.bytes / loaded.bytes).toBeLessThan(0.51)
     expect((await refusal(load(checkpoint, whole, null))).message).toMatch(/found F8_E4M3, but config\.json has no/)
-  })
-})
-
-describe('dummy weights', () => {
-  const norm: WeightPlan['weights'][number] = {
-    form: 'vector',
-    name: 'n',
-    length: 3,
-    pieces: [{ tensor: 'x.layernorm.weight', shape: [3], rows: { from: 0, count: 3 } }],
-  }
-  const bias: WeightPlan['weights'][number] = {
-    form: 'vector',
-    name: 'b',
-    length: 2,
-    pieces: [{ tensor: 'x.bias', shape: [2], rows: { from: 0, count: 2 } }],
-  }
-  const whole = matrix(64, 50, { tensor: 'w', shape: [64, 50], rows: { from: 0, count: 64 } })
-  const dummy = (weights: WeightPlan['weights'], seed: number): Promise<LoadedWeights> =>
-    loadDummyWeights({ plan: plan(weights), dtype: 'f32', packer, lender: new HostMemoryLender(), seed })
-
-  it('norms are 1, biases 0, matrices normal with deviation 0.02', async () => {
-    const loaded = await dummy([norm, bias, whole], 1)
-    expect([...f32View(loaded.vectors['n']!.span).subarray(0, 3)]).toEqual([1, 1, 1])
-    expect([...f32View(loaded.vectors['b']!.span).subarray(0, 2)]).toEqual([0, 0])
-    const values = unpack(loaded.matrices['m']!).flat()
-    const mean = values.reduce((a, b) => a + b) / values.length
-    const deviation = Math.sqrt(values.reduce((a, b) => a + (b - mean) ** 2, 0) / values.length)
-    expect(Math.abs(mean)).toBeLessThan(0.002)
-    expect(Math.abs(deviation / 0.02 - 1)).toBeLessThan(0.06)
-    expect(new Set(values).size).toBeGreaterThan(2800)
-  })
-
-  it('one seed, one model; a shard holds the same numbers as the whole', async () => {
-    const full = unpack((await dummy([whole], 1)).matrices['m']!)
-    expect(unpack((await dummy([whole], 1)).matrices['m']!)).toEqual(full)
-    expect(unpack((await dummy([whole], 2)).matrices['m']!)).not.toEqual(full)
-    const shard = matrix(2, 10, {
-      tensor: 'w',
-      shape: [64, 50],
-      rows: { from: 7, count: 2, step: 3 },
-      columns: { from: 20, count: 10 },
-    })
-    expect(unpack((await dummy([shard], 1)).matrices['m']!)).toEqual([full[7]!.slice(20, 30), full[10]!.slice(20, 30)])
   })
 })
