@@ -1,4 +1,4 @@
-// The contract of every balancing algorithm on 10,000 random inputs: a whole, valid placement or a refusal that says what to
+// The contract of every balancing algorithm on random inputs (10,000 with SWITCHYARD_TEST_FULL=1, as `npm run test:full`): a whole, valid placement or a refusal that says what to
 // change; nothing on dead GPUs; hierarchical replicas in one node; `switchyard` serves all sizes and is never behind.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -12,8 +12,8 @@ import { trivialPlacement } from '../placement.js'
 import type { BalancingInput, Counts, Placement } from '../types.js'
 import { algorithmChoices, getAlgorithm } from './registry.js'
 
-const CASES = 10_000
-const BLOCKS = 10
+const BLOCKS = process.env['SWITCHYARD_TEST_FULL'] ? 10 : 2
+const CASES = BLOCKS * 1000
 
 interface Shape {
   readonly nodes: number

@@ -52,7 +52,7 @@ export function evenSizes(input: BalancingInput, algorithm: AlgorithmName, serve
 
 /** The further demands of hierarchical plans: groups over nodes, equal nodes, and whole shares of experts and slots. */
 export function checkHierarchical(sizes: EvenSizes, input: BalancingInput, algorithm: AlgorithmName): void {
-  const { logical, physical, gpus, nodes, groups } = sizes
+  const { logical, gpus, nodes, groups } = sizes
   const refuse = (what: string, fix: string) => new EplbError('SY_EPLB_SIZES', { algorithm, what, fix })
   if (logical % groups !== 0)
     throw refuse(
@@ -69,8 +69,6 @@ export function checkHierarchical(sizes: EvenSizes, input: BalancingInput, algor
   for (let node = 0; node < nodes; node++)
     if (size(node) !== perNode)
       throw refuse(`node ${node} has ${size(node)} GPUs, not ${perNode}`, 'Use nodes of equal size')
-  if (physical % nodes !== 0)
-    throw refuse(`${physical} physical experts do not divide over ${nodes} nodes`, divideHint(physical, nodes))
 }
 
 /** "Use 36 or 48 GPUs, or 32 redundant experts more", for what does not divide over `parts`. */

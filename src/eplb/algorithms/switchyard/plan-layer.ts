@@ -4,6 +4,7 @@ import { peakLowerBound } from '../../lower-bound.js'
 import type { Cluster } from '../../types.js'
 import { descend } from './descend.js'
 import { explore } from './explore.js'
+import { follow } from './follow.js'
 import { type LayerFrame, LayerState, type Prices } from './layer-state.js'
 import { settle } from './settle.js'
 import { greedyStart, repairedStart } from './start.js'
@@ -69,6 +70,8 @@ export function cheapest(
   }
   if (current) {
     const state = new LayerState(frame, repairedStart(frame, current))
+    keep(state)
+    follow(state)
     keep(state)
     descend(state, 0, LIMIT, prices, () => keep(state))
     state.reset(best!)
