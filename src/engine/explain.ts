@@ -1,8 +1,45 @@
 // What `switchyard explain` says about a model and its flags before anything is allocated: plain data.
 import type { EngineFlags } from '../config/flags.js'
-import { describeOperations, type PrintedOperation, planArena, printProgram } from '../program/index.js'
-import { openDevice, planModel } from './load-model.js'
+import { packedBytesOf } from '../formats/loader/index.js'
+import { groupOf, type ParallelSizes, type RankCoordinates } from '../parallel/index.js'
+import { describeOperations, type Operation, type PrintedOperation, planArena, printProgram } from '../program/index.js'
+import { type ModelPlan, openDevice, planModel } from './load-model.js'
 import { kvBytesPerToken } from './sizing.js'
+
+export interface ExplainedRank extends RankCoordinates {
+  readonly groups: {
+    readonly attnTp: readonly number[]
+    readonly attnDp: readonly number[]
+    readonly moeEp: readonly number[]
+    readonly moeTp: readonly number[]
+  }
+  /** Logical experts of the first MoE layer in this rank's slots, in order of slots. */
+  readonly experts: readonly number[]
+  /** Bytes of the weights this rank reads; shards are shared by ranks that hold the same. */
+  readonly weightBytes: number
+  readonly kvBytesPerToken: number
+  readonly kvTokens: number
+}
+
+/** The KV cache under another split of attention over the same ranks. */
+export interface KvChoice {
+  readonly attnDp: number
+  readonly attnTp: number
+  readonly bytesPerTokenPerRank: number
+  /** Tokens all ranks hold together when each has the KV memory it has now. */
+  readonly tokensInAll: number
+  /** How often a token's cache is stored over the ranks. */
+  readonly copies: number
+}
+
+export interface ExplainedCollective {
+  readonly operation: number
+  readonly layer: number
+  readonly kind: string
+  readonly group: string
+  readonly label: string
+  readonly why: string
+}
 
 export interface ExplainReport {
   readonly model: {
@@ -11,31 +48,45 @@ export interface ExplainReport {
     readonly layers: number
     readonly dtype: string
   }
+  readonly parallel: ParallelSizes & { readonly notes: readonly string[] }
+  readonly ranks: readonly ExplainedRank[]
   readonly memory: {
+    /** All distinct shards of the node. */
     readonly weightBytes: number
     readonly kvBytesPerToken: number
     readonly kvTokens: number
+    /** Of one rank. */
     readonly kvBytes: number
     readonly arenaBytes: number
     readonly arenaUnsharedBytes: number
   }
+  readonly kvChoices: readonly KvChoice[]
   readonly limits: {
     readonly contextLength: number
     readonly tokensPerStep: number
     readonly sequences: number
     readonly pageSize: number
   }
+  readonly collectives: readonly ExplainedCollective[]
   readonly operations: readonly PrintedOperation[]
   /** The program as text, equal layers folded. */
   readonly programText: readonly string[]
 }
 
+/** @param flags checked flags; nothing is loaded */
 export function explainModel(flags: EngineFlags): ExplainReport {
-  const plan = planModel(flags, openDevice(flags))
+  const device = openDevice(flags)
+  const plan = planModel(flags, device)
   const { program } = plan.programs[0]!.SUM_LEN
   const arena = planArena(program)
-  const perToken = kvBytesPerToken(plan.spec, plan.topology.sizes.attnTp)
+  const { sizes } = plan.topology
+  const perToken = kvBytesPerToken(plan.spec, sizes.attnTp)
   const { limits } = plan
+  const bytesOf = (rank: number) =>
+    plan.programs[rank]!.SUM_LEN.weights.weights.reduce(
+      (sum, w) => sum + packedBytesOf(w, plan.dtype, device.packer),
+      0,
+    )
   return {
     model: {
       name: plan.name,
@@ -43,6 +94,20 @@ export function explainModel(flags: EngineFlags): ExplainReport {
       layers: plan.spec.layers.length,
       dtype: plan.dtype === 'f32' ? 'float32' : 'bfloat16',
     },
+    parallel: { ...sizes, notes: plan.parallel.notes },
+    ranks: plan.topology.ranks.map(rank => ({
+      ...rank,
+      groups: {
+        attnTp: groupOf(plan.topology, 'attnTp', rank.rank),
+        attnDp: groupOf(plan.topology, 'attnDp', rank.rank),
+        moeEp: groupOf(plan.topology, 'moeEp', rank.rank),
+        moeTp: groupOf(plan.topology, 'moeTp', rank.rank),
+      },
+      experts: expertsOf(plan, rank),
+      weightBytes: bytesOf(rank.rank),
+      kvBytesPerToken: perToken,
+      kvTokens: limits.kvSlots,
+    })),
     memory: {
       weightBytes: plan.weightBytes,
       kvBytesPerToken: perToken,
@@ -51,13 +116,76 @@ export function explainModel(flags: EngineFlags): ExplainReport {
       arenaBytes: arena.bytes,
       arenaUnsharedBytes: arena.unsharedBytes,
     },
+    kvChoices: kvChoices(plan, perToken * limits.kvSlots),
     limits: {
       contextLength: limits.contextLength,
       tokensPerStep: limits.tokens,
       sequences: limits.sequences,
       pageSize: limits.pageSize,
     },
+    collectives: program.operations.flatMap((op, operation) => explainCollective(op, operation)),
     operations: describeOperations(program),
     programText: printProgram(program),
   }
+}
+
+function expertsOf({ placement, spec }: ModelPlan, { ep }: RankCoordinates): number[] {
+  const layer = spec.layers.findIndex(l => l.ffn.kind === 'moe')
+  if (!placement || layer < 0) return []
+  const before = placement.cluster.slotsPerGpu.slice(0, ep).reduce((a, b) => a + b, 0)
+  const at = layer * placement.physical + before
+  return [...placement.physicalToLogical.subarray(at, at + placement.cluster.slotsPerGpu[ep]!)]
+}
+
+/** Every split of the ranks into attention-DP x attention-TP that the model's heads allow. */
+function kvChoices({ topology, spec }: ModelPlan, bytesPerRank: number): KvChoice[] {
+  const { tp } = topology.sizes
+  const heads = spec.layers[0]!.attention.heads
+  const splits = Array.from({ length: tp }, (_, i) => i + 1).filter(dp => tp % dp === 0 && heads % (tp / dp) === 0)
+  const whole = kvBytesPerToken(spec, 1)
+  return splits.map(attnDp => {
+    const attnTp = tp / attnDp
+    const bytes = kvBytesPerToken(spec, attnTp)
+    const tokens = Math.floor(bytesPerRank / bytes)
+    return {
+      attnDp,
+      attnTp,
+      bytesPerTokenPerRank: bytes,
+      tokensInAll: tokens * attnDp,
+      copies: (bytes * attnTp) / whole,
+    }
+  })
+}
+
+const WHY: Partial<Record<Operation['kind'], Record<string, string>>> = {
+  all_gather: {
+    attnDp: 'the next stage is cut over all ranks, so each needs the rows of every attention-DP rank',
+    attnTp: 'rows were cut over attention-TP; the next stage needs them whole',
+  },
+  all_reduce: {
+    attnTp: 'each member of the attention-TP group added only its own heads',
+    tp: 'each rank holds only a part of the sum',
+  },
+  reduce_scatter: {
+    tp: 'each rank added only its experts (or its cut of the layer); the sum of the own rows comes home',
+    attnTp: 'each member added only its own heads; each keeps a slice of the rows',
+  },
+  gather_columns: {
+    tp: 'the vocabulary is cut over all ranks; a row is sampled where its request lives',
+    attnTp: 'the vocabulary is cut over the attention-TP group',
+  },
+}
+
+function explainCollective(op: Operation, operation: number): ExplainedCollective[] {
+  if (
+    op.kind !== 'all_gather' &&
+    op.kind !== 'all_reduce' &&
+    op.kind !== 'reduce_scatter' &&
+    op.kind !== 'gather_columns'
+  ) {
+    return []
+  }
+  const { kind, layer, label } = op
+  const { group } = op.args
+  return [{ operation, layer, kind, group, label, why: WHY[kind]?.[group] ?? '' }]
 }

@@ -13,6 +13,8 @@ import { Rank } from './rank.js'
 /** What one request came to. */
 export interface OneThreadResult {
   readonly tokens: readonly number[]
+  /** Log-probability of each token. */
+  readonly logprobs: readonly number[]
   /** [prompt tokens, vocab] for requests that want logits, else empty. */
   readonly logits: Float32Array
 }
@@ -45,13 +47,16 @@ export class OneThreadEngine {
     const control = ControlBlock.create(ranks.length)
     const { launches } = launchesOf(this.plan, this.#flags, this.#weights, control, new HostMemoryLender(), 1)
     const vocab = this.plan.spec.vocabSize
-    const results = new Map<string, { tokens: number[]; logits: number[] }>()
-    for (const { id } of requests) results.set(id, { tokens: [], logits: [] })
+    const results = new Map<string, { tokens: number[]; logprobs: number[]; logits: number[] }>()
+    for (const { id } of requests) results.set(id, { tokens: [], logprobs: [], logits: [] })
     const collect = (report: RankReport) => {
       if (report.kind !== 'step') return
       for (const p of report.progress) {
         const result = results.get(p.id)!
-        if (p.token !== null) result.tokens.push(p.token)
+        if (p.token !== null) {
+          result.tokens.push(p.token)
+          result.logprobs.push(p.logprob)
+        }
         if (report.logits && p.token === null) {
           const rows = report.logits.subarray(p.logitRow * vocab, (p.logitRow + p.logitRows) * vocab)
           for (const value of rows) result.logits.push(value)
@@ -71,6 +76,6 @@ export class OneThreadEngine {
     })
     if (steps.length !== sizes.tp) throw new RangeError('one launch a rank')
     interleave(steps, seed)
-    return new Map([...results].map(([id, r]) => [id, { tokens: r.tokens, logits: Float32Array.from(r.logits) }]))
+    return new Map([...results].map(([id, r]) => [id, { ...r, logits: Float32Array.from(r.logits) }]))
   }
 }

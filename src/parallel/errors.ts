@@ -4,7 +4,7 @@ import { errorArea } from '../config/errors.js'
 export class ParallelError extends errorArea('Parallel', {
   SY_PARALLEL_SIZES: {
     status: 400,
-    message: '{what}',
+    message: 'the parallel sizes do not fit: {what}',
     remedy: '{remedy}',
   },
   SY_PARALLEL_NOT_SUPPORTED: {
