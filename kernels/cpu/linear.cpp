@@ -46,7 +46,7 @@ template <int P, int T> SY_INLINE void step(const V (&w)[P][NV], const float *co
 
 template <int P, int T, int KIND>
 SY_INLINE void multiply(const char *w, i64 panel, i64 k, const float *const (&x)[T], V (&acc)[P][T][NV]) {
-  enum { AHEAD = 1024 }; // bytes of prefetch in each panel's stream
+  enum { AHEAD = 8192 / P }; // bytes of prefetch in each panel's stream: some 8 KiB in flight whatever the tile
   V a[P][NV];
   if (KIND == F32) {
     for (i64 i = 0; i < k; i++, w += 64) {

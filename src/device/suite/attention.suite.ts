@@ -7,6 +7,7 @@ import {
   at,
   bitsOf,
   expectGuards,
+  expectSameBits,
   fillInts,
   from,
   type Implementation,
@@ -119,7 +120,9 @@ export function attentionSuite({ ops }: Implementation): void {
       const sequence = b.rowSequence.i[at(b.rowSequence, r)]!
       const position = b.positions.i[at(b.positions, r)]!
       const start = window ? Math.max(0, position - window + 1) : 0
-      for (let h = 0; h < heads; h++) {
+      // The oracle is slow: of long prompts every fourth row, of many heads every ninth.
+      if (r > 3 && r < b.q.rows - 4 && r % 4 !== 0) continue
+      for (let h = 0; h < heads; h += heads > 16 ? 9 : 1) {
         const kvHead = Math.floor((h * kvHeads) / heads)
         const scores: number[] = []
         for (let p = start; p <= position; p++) {
@@ -184,7 +187,7 @@ export function attentionSuite({ ops }: Implementation): void {
         const other = new Pool(shape, lengths, pageSize)
         const b = batchOf(shape, rows)
         for (let r = 0; r < rows.length; r += chunk) bind(other, b, r)(Math.min(chunk, rows.length - r))
-        for (let r = 0; r < rows.length; r++) expect(bitsOf(b.out, r)).toEqual(bitsOf(all.out, r))
+        expectSameBits(b.out, all.out)
       }
     })
   })
@@ -210,7 +213,7 @@ export function attentionSuite({ ops }: Implementation): void {
           bind(pool, together)(rows.length)
           const alone = batchOf(shape, rows)
           for (let r = 0; r < rows.length; r++) bind(pool, alone, r)(1)
-          for (let r = 0; r < rows.length; r++) expect(bitsOf(together.out, r)).toEqual(bitsOf(alone.out, r))
+          expectSameBits(together.out, alone.out)
         },
       ),
       { numRuns: 25, seed: 2 },
@@ -226,7 +229,7 @@ export function attentionSuite({ ops }: Implementation): void {
     for (let page = 0; page < Math.floor((190 - 39) / 8); page++) pool.table.i[at(pool.table, 0, page)] = 1 << 28
     const after = batchOf(shape, rows)
     bind(pool, after)(rows.length)
-    for (let r = 0; r < rows.length; r++) expect(bitsOf(after.out, r)).toEqual(bitsOf(before.out, r))
+    expectSameBits(after.out, before.out)
   })
 
   it('gives zeros for rows of padding and refuses pages outside the pool', () => {

@@ -125,3 +125,12 @@ export function expectGuards(o: TestRows, rows = o.rows): void {
 
 /** The bits of row r. */
 export const bitsOf = (o: TestRows, r: number): number[] => Array.from(o.i.subarray(at(o, r), at(o, r) + o.width))
+
+/** Rows [0, rows) of `a` and `b` are the same bit for bit. */
+export function expectSameBits(a: TestRows, b: TestRows, rows = a.rows): void {
+  for (let r = 0; r < rows; r++)
+    for (let c = 0; c < a.width; c++) {
+      const [x, y] = [a.i[at(a, r, c)]!, b.i[at(b, r, c)]!]
+      if (x !== y) expect.fail(`row ${r}, column ${c}: bits ${x}, expected ${y}`)
+    }
+}

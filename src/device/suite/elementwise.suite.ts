@@ -2,9 +2,9 @@
 import { describe, expect, it } from 'vitest'
 import {
   at,
-  bitsOf,
   expectClose,
   expectGuards,
+  expectSameBits,
   fillInts,
   from,
   type Implementation,
@@ -37,7 +37,7 @@ export function elementwiseSuite({ ops }: Implementation): void {
       const alone = rowsOf(4, width * groups)
       for (let r = 3; r >= 0; r--)
         ops.rmsNorm({ out: from(alone, r), x: from(x, r), weight, width, groups, eps: 1e-5 })(1)
-      for (let r = 0; r < 4; r++) expect(bitsOf(alone, r)).toEqual(bitsOf(out, r))
+      expectSameBits(alone, out)
       ops.rmsNorm({ out: x, x, weight, width, groups, eps: 1e-5 })(4)
       expectClose(x, oracle)
     })

@@ -5,9 +5,9 @@ import { describe, expect, it } from 'vitest'
 import type { WeightKind } from '../ops.js'
 import {
   at,
-  bitsOf,
   expectClose,
   expectGuards,
+  expectSameBits,
   fillInts,
   from,
   type Implementation,
@@ -30,7 +30,7 @@ export function linearSuite({ ops, packer }: Implementation): void {
       [9, 150, 80],
       [17, 24, 129],
       [5, 260, 64],
-      [40, 33, 4100],
+      [11, 33, 4100],
     ])('%i rows, n %i, k %i equal the float64 sum', (rows, n, k) => {
       const x = randomRows(1, rows, k)
       const w = matrixOf(packer, 2, kind, n, k)
@@ -89,7 +89,7 @@ export function linearSuite({ ops, packer }: Implementation): void {
             const more = extras ? { bias, accumulate: true } : {}
             ops.linear({ out, x, weight, ...more })(rows)
             for (let r = 0; r < rows; r++) ops.linear({ out: from(alone, r), x: from(x, r), weight, ...more })(1)
-            for (let r = 0; r < rows; r++) expect(bitsOf(out, r)).toEqual(bitsOf(alone, r))
+            expectSameBits(out, alone)
           },
         ),
         { numRuns: 30, seed: 1 },
