@@ -59,14 +59,15 @@ function layerLoads({ steps, layers, experts, data }: Counts, layer: number, ord
 /** Loads of a layer summed over steps: exactly for whole numbers (flat), in float32 when the code converts first (hierarchical). */
 function summed(counts: Counts, layer: number, inFloat32: boolean): Float32Array {
   const { steps, layers, experts } = counts
-  return Float32Array.from({ length: experts }, (_, e) => {
-    let sum = 0
-    for (let s = 0; s < steps; s++) {
-      const value = counts.data[(s * layers + layer) * experts + e]!
-      sum = inFloat32 ? f32(sum + f32(value)) : sum + value
+  const total = new Float64Array(experts)
+  for (let s = 0; s < steps; s++) {
+    const from = (s * layers + layer) * experts
+    for (let e = 0; e < experts; e++) {
+      const value = counts.data[from + e]!
+      total[e] = inFloat32 ? f32(total[e]! + f32(value)) : total[e]! + value
     }
-    return sum
-  })
+  }
+  return Float32Array.from(total)
 }
 
 /**

@@ -115,21 +115,24 @@ class StepPeaks {
  */
 function cheapest(peaks: StepPeaks, loads: Float32Array, logical: number, first: number, count: Int32Array): number {
   const { steps, experts, score } = peaks
-  const isTop = new Uint8Array(experts)
-  let unchanged = 0
+  const peak = new Float32Array(steps)
+  /** Sum of the peaks before each step, added in order as float32. */
+  const before = new Float32Array(steps + 1)
+  const firstTop = new Int32Array(experts).fill(-1)
   for (let s = 0; s < steps; s++) {
-    isTop[peaks.top(s)] = 1
-    unchanged = f32(unchanged + score[s * experts + peaks.top(s)]!)
+    const top = peaks.top(s)
+    peak[s] = score[s * experts + top]!
+    before[s + 1] = before[s]! + peak[s]!
+    if (firstTop[top]! < 0) firstTop[top] = s
   }
   let winner = 0
   let least = Number.POSITIVE_INFINITY
   for (let i = 0; i < experts; i++) {
-    let sum = unchanged
-    if (isTop[i]) {
-      sum = 0
-      for (let s = 0; s < steps; s++) {
-        const top = peaks.top(s)
-        if (top !== i) sum = f32(sum + score[s * experts + top]!)
+    let sum = before[steps]!
+    if (firstTop[i]! >= 0) {
+      sum = before[firstTop[i]!]!
+      for (let s = firstTop[i]!; s < steps; s++) {
+        if (peaks.top(s) !== i) sum = f32(sum + peak[s]!)
         else sum = f32(sum + Math.max(peaks.second(s), f32(loads[s * logical + first + i]! / (count[i]! + 1))))
       }
     }
