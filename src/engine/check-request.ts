@@ -76,6 +76,7 @@ export function toRankRequest(
     seedHigh: Number(bits >> 32n),
     endTokenIds: [...(sampling.ignoreEos ? [] : eos), ...sampling.stopTokenIds],
     wantLogits: false,
+    isHealthCheck: request.isHealthCheck ?? false,
   }
 }
 

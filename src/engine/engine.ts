@@ -185,7 +185,17 @@ export class Engine implements GenerationEngine {
       throw new RequestError('SY_REQUEST_TOO_LONG', fields)
     }
     const id = `logits-${this.#counter++}`
-    const params = { key: 0, temperature: 0, topP: 1, topK: 0, minP: 0, seedLow: 0, seedHigh: 0, endTokenIds: [] }
+    const params = {
+      key: 0,
+      temperature: 0,
+      topP: 1,
+      topK: 0,
+      minP: 0,
+      seedLow: 0,
+      seedHigh: 0,
+      endTokenIds: [],
+      isHealthCheck: false,
+    }
     return new Promise((resolve, reject) => {
       this.#logits.set(id, { rows: new Float32Array(ids.length * this.vocabSize), at: 0, resolve, reject })
       const request = { id, inputIds: Int32Array.from(ids), maxTokens: 0, wantLogits: true, ...params }

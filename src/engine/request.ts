@@ -42,6 +42,8 @@ export interface GenerationRequest {
   readonly signal?: AbortSignal
   /** Attention-DP rank that must run it (SGLang's routed_dp_rank). */
   readonly routedDpRank?: number
+  /** A probe of /health_generate: steps made of probes only are marked in the plan and stay out of statistics. */
+  readonly isHealthCheck?: boolean
 }
 
 /** `stop`: an end token or stop text; `length`: max tokens or context; `abort`: the caller's signal. */

@@ -25,9 +25,18 @@ export interface LocalBatch {
   readonly logitRows: number
   /** Causal (query, key) pairs: what attention has to do. */
   readonly attentionPairs: number
+  /** All requests are probes of /health_generate. */
+  readonly healthCheck: boolean
 }
 
-export const IDLE_BATCH: LocalBatch = { mode: 'idle', slices: [], tokens: 0, logitRows: 0, attentionPairs: 0 }
+export const IDLE_BATCH: LocalBatch = {
+  mode: 'idle',
+  slices: [],
+  tokens: 0,
+  logitRows: 0,
+  attentionPairs: 0,
+  healthCheck: false,
+}
 
 export function makeBatch(slices: readonly BatchSlice[]): LocalBatch {
   if (slices.length === 0) return IDLE_BATCH
@@ -39,5 +48,6 @@ export function makeBatch(slices: readonly BatchSlice[]): LocalBatch {
     if (s.from < s.state.request.inputIds.length) extends_++
   }
   const mode = extends_ === 0 ? 'decode' : extends_ === slices.length ? 'extend' : 'mixed'
-  return { mode, slices, tokens, logitRows, attentionPairs }
+  const healthCheck = slices.every(s => s.state.request.isHealthCheck)
+  return { mode, slices, tokens, logitRows, attentionPairs, healthCheck }
 }

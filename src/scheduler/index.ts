@@ -7,6 +7,7 @@ export {
   castVote,
   choosePadding,
   type DpPaddingMode,
+  fallbackVote,
   hashWords,
   planStep,
   type StepPlan,

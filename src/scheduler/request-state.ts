@@ -18,6 +18,8 @@ export interface RankRequest {
   readonly endTokenIds: readonly number[]
   /** Send the logits of every prompt position. */
   readonly wantLogits: boolean
+  /** A probe, not a user's request. */
+  readonly isHealthCheck: boolean
 }
 
 export type EndReason = 'stop' | 'length'

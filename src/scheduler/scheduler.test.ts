@@ -16,6 +16,7 @@ const request = (id: string, prompt: number, maxTokens: number, more: Partial<Ra
   seedHigh: 0,
   endTokenIds: [],
   wantLogits: false,
+  isHealthCheck: false,
   ...more,
 })
 

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
-import { castVote, choosePadding, IDLE_BATCH, type LocalBatch, planStep, VOTE_WORDS } from './index.js'
+import { castVote, choosePadding, fallbackVote, IDLE_BATCH, type LocalBatch, planStep, VOTE_WORDS } from './index.js'
 
 const golden = JSON.parse(
   readFileSync(new URL('../../test/fixtures/golden/rank-layout-padding-tbo-static-p2p.json', import.meta.url), 'utf8'),
@@ -59,6 +59,30 @@ describe('votes and plans', () => {
       )
     },
   )
+
+  it('finds the mode of those that have work', () => {
+    expect(planStep(votes([decode(1), IDLE_BATCH]), ranks(2)).globalMode).toBe('decode')
+    expect(planStep(votes([decode(1), { ...decode(3), mode: 'extend' }]), ranks(2)).globalMode).toBeNull()
+    expect(planStep(votes([IDLE_BATCH]), ranks(1)).globalMode).toBe('idle')
+  })
+
+  it('marks a pass of probes only', () => {
+    const probe = { ...decode(1), healthCheck: true }
+    expect(planStep(votes([probe, IDLE_BATCH]), ranks(2)).isHealthCheck).toBe(true)
+    expect(planStep(votes([probe, decode(2)]), ranks(2)).isHealthCheck).toBe(false)
+    expect(planStep(votes([IDLE_BATCH, IDLE_BATCH]), ranks(2)).isHealthCheck).toBe(false)
+  })
+
+  it('writes the fallback row of a rank that is gone in the order of the wire', () => {
+    const row = new Int32Array(VOTE_WORDS)
+    fallbackVote(context, row)
+    expect([...row.subarray(0, 11)]).toEqual([0, 0, 1, 0, 1, 4, 0, 0, 1, 0, 0])
+  })
+
+  it('lets attention-TP members follow the first of their group', () => {
+    const all = votes([decode(3), IDLE_BATCH, decode(5), IDLE_BATCH])
+    expect(planStep(all, { tp: 4, attnDp: 2 }).numTokens).toEqual([3, 5])
+  })
 
   it('is frozen and hashes what it was made of', () => {
     const a = planStep(votes([decode(4), IDLE_BATCH]), ranks(2))

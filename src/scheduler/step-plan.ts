@@ -3,7 +3,7 @@
 // words that must be equal everywhere: whatever differs there is an error that names ranks and field, never a hang.
 import type { ParallelSizes } from '../parallel/index.js'
 import { RankError } from '../runtime/errors.js'
-import { FORWARD_MODE, type ForwardMode, type LocalBatch } from './batch.js'
+import { FORWARD_MODE, type ForwardMode, IDLE_BATCH, type LocalBatch } from './batch.js'
 
 /** In wire order. The first eleven are SGLang's; the rest are ours. */
 export const VOTE_FIELDS = [
@@ -62,6 +62,7 @@ export function castVote(batch: LocalBatch, context: VoteContext, out: Int32Arra
   set('num_tokens_for_logprob', batch.logitRows)
   set('is_extend_in_batch', batch.mode === 'extend' || batch.mode === 'mixed' ? 1 : 0)
   set('local_forward_mode', FORWARD_MODE[batch.mode])
+  set('is_health_check', batch.healthCheck ? 1 : 0)
   set('attention_pairs', Math.min(batch.attentionPairs, 0x7fffffff))
   set('stopping', context.stopping ? 1 : 0)
   set('doorbell', context.doorbell)
@@ -70,6 +71,15 @@ export function castVote(batch: LocalBatch, context: VoteContext, out: Int32Arra
   set('placement_version', context.placementVersion)
   set('generation', context.generation)
   set('previous_plan_hash', context.previousPlanHash)
+}
+
+/**
+ * The row that stands for a rank that is gone: idle, without tokens; it vetoes prefill graphs, but neither decode graphs,
+ * draft graphs nor overlap (source: SGLang's fallback row). Our own words are the caller's, so that they agree.
+ */
+export function fallbackVote(context: VoteContext, out: Int32Array): void {
+  castVote(IDLE_BATCH, context, out)
+  for (const field of ['can_run_decode_graph', 'local_can_run_tbo', 'can_run_draft_graph'] as const) out[at(field)] = 1
 }
 
 /** How rows of all DP ranks are brought together: everyone padded to the longest, or one after another. */
@@ -82,6 +92,10 @@ export interface StepPlan {
   readonly numLogitRows: readonly number[]
   readonly attentionPairs: readonly number[]
   readonly forwardModes: readonly ForwardMode[]
+  /** The mode of all ranks that have work, null when they differ; idle when none has. */
+  readonly globalMode: ForwardMode | null
+  /** Whoever has work has only probes: such a pass stays out of balancedness. */
+  readonly isHealthCheck: boolean
   readonly isExtend: boolean
   readonly dpPadding: DpPaddingMode
   /**
@@ -136,13 +150,17 @@ export function planStep(
   const numTokens = all('num_tokens')
   const isExtend = all('is_extend_in_batch').some(v => v === 1)
   const idle = numTokens.every(n => n === 0)
-  const modes = Object.keys(FORWARD_MODE) as ForwardMode[]
+  const names = Object.keys(FORWARD_MODE) as ForwardMode[]
+  const forwardModes = all('local_forward_mode').map(v => names.find(m => FORWARD_MODE[m] === v) ?? 'idle')
+  const probes = all('is_health_check')
   const plan = {
     step: get(0, 'step'),
     numTokens,
     numLogitRows: all('num_tokens_for_logprob'),
     attentionPairs: all('attention_pairs'),
-    forwardModes: all('local_forward_mode').map(v => modes.find(m => FORWARD_MODE[m] === v) ?? 'idle'),
+    forwardModes,
+    globalMode: agreedMode(forwardModes),
+    isHealthCheck: !idle && numTokens.every((n, rank) => n === 0 || probes[rank] === 1),
     isExtend,
     dpPadding: forced ?? choosePadding(numTokens, isExtend),
     doorbell: Math.min(...everyRank('doorbell')),
@@ -150,6 +168,12 @@ export function planStep(
     stop: idle && everyRank('stopping').every(v => v === 1),
   }
   return Object.freeze({ ...plan, hash: hashWords(votes) })
+}
+
+function agreedMode(modes: readonly ForwardMode[]): ForwardMode | null {
+  const busy = modes.filter(mode => mode !== 'idle')
+  const first = busy[0] ?? 'idle'
+  return busy.every(mode => mode === first) ? first : null
 }
 
 /** FNV-1a over words; equal on every rank because the votes are. */
