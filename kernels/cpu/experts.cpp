@@ -6,6 +6,9 @@
 // at [row * topK + slot] and are added up per token in slot order: out = fma(weight, y, out), starting from 0.
 // With one token this is topK pairs of matrix-vector products and nothing else to speak of. A row's bits depend on its
 // own ids and weights only, because the matrix products are independent of the batch (linear.cpp).
+// Times (same Xeon; hidden 2048, inner 768, top 8, bf16): 1 row 3.6 ms = 95% of read bandwidth; 8 rows over 43 experts
+// 20.4 ms = 96%; 64 rows over 80 experts 46.5 ms = 59% of the multiply-add rate (6 rows an expert). In cache, hidden 256,
+// inner 128, top 2: 5.8 us. Copying the rows of an expert together first was not worth trying: rows are read in place.
 // Scratch, in elements: entries * 2 inter (gate and up), entries * inter (two index lists), entries * hidden (results).
 #include "kernels.h"
 #include "simd.h"

@@ -32,6 +32,9 @@ describe('choice of kernels', () => {
     const isas = addon!.isas()
     expect(createCpuDevice({ kernels: 'native' }).kernels.available).toEqual(isas)
     for (const isa of isas) expect(createCpuDevice({ isa }).ops.name).toBe(`native ${isa}`)
+    process.env['SWITCHYARD_CPU_ISA'] = isas[0]!
+    expect(createCpuDevice().kernels.isa).toBe(isas[0])
+    delete process.env['SWITCHYARD_CPU_ISA']
     expect(() => createCpuDevice({ isa: 'mmx' })).toThrow(
       expect.objectContaining({ code: 'SY_DEVICE_UNKNOWN_ISA', remedy: expect.stringContaining(isas[0]!) }),
     )
