@@ -2,6 +2,7 @@
 // Which replica serves a token depends on layer, expert, request and position only, never on the batch or the rank.
 import { i32View, type MemorySpan } from '../device/memory.js'
 import type { Operand } from '../device/ops.js'
+import { replicaOf } from '../runtime/replica-hash.js'
 import type { Operation, Ref } from './operation.js'
 import type { RowValues } from './program.js'
 
@@ -54,24 +55,9 @@ export function bindIdOperation(
         const expert = from[ids.offset + r * ids.stride + c]!
         const row = expert * columns
         const count = expert < 0 ? 0 : table[row]!
-        const pick = count < 2 ? 0 : replicaIndex(layer, expert, key, position, count)
+        const pick = replicaOf(layer, expert, key, position, count)
         to[out.offset + r * out.stride + c] = expert < 0 ? -1 : table[row + 1 + pick]!
       }
     }
   }
-}
-
-/** A replica in [0, count) by a hash of what the token is, not where it stands in the batch (murmur3's finalizer). */
-export function replicaIndex(
-  layer: number,
-  expert: number,
-  requestKey: number,
-  position: number,
-  count: number,
-): number {
-  let h = Math.imul(layer + 1, 0x9e3779b1) ^ Math.imul(expert + 1, 0x85ebca6b)
-  h ^= Math.imul(requestKey, 0xc2b2ae35) ^ Math.imul(position + 1, 0x27d4eb2f)
-  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b)
-  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35)
-  return ((h ^ (h >>> 16)) >>> 0) % count
 }

@@ -34,7 +34,6 @@ export const PHASES = [
   'sampling',
   'committing',
   'stopped',
-  'failed',
 ] as const
 export type Phase = (typeof PHASES)[number]
 
@@ -142,11 +141,6 @@ export class StatusWriter {
     this.#words[this.#base + RANK.operation] = -1
     this.#words[this.#base + RANK.layer] = -1
     this.#beat()
-  }
-
-  /** Leaves layer and operation as they are, so that a report can say where it happened. */
-  failed(): void {
-    this.#words[this.#base + RANK.phase] = PHASES.indexOf('failed')
   }
 
   step(step: number): void {

@@ -3,28 +3,7 @@
 // (or a random number), which changes with the batch: deliberately not followed. Also `fake`, for benchmarks.
 import { philox, STREAM } from '../../runtime/random.js'
 
-/** Finaliser of MurmurHash3 (Appleby): every input bit reaches every output bit. */
-function mix(h: number): number {
-  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b)
-  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35)
-  return (h ^ (h >>> 16)) >>> 0
-}
-
-/**
- * Replica rank in [0, replicas) for the token at `position` of a request. `request` is any 32-bit word that stays with the
- * request (its number or a hash of its id).
- */
-export function dynamicReplica(
-  layer: number,
-  expert: number,
-  request: number,
-  position: number,
-  replicas: number,
-): number {
-  if (replicas === 1) return 0
-  const token = mix(mix(request) ^ Math.imul(position, 0x9e3779b1))
-  return mix(token ^ mix(Math.imul(layer, 0x27d4eb2f) + expert)) % replicas
-}
+export { replicaOf as dynamicReplica } from '../../runtime/replica-hash.js'
 
 /**
  * `fake`: router logits that ignore the token, uniform in [5, 10), so that experts are loaded evenly whatever the text;

@@ -21,7 +21,7 @@ export async function healthGenerate(ticket: Ticket): Promise<Response> {
     1000 * HEALTH_SECONDS,
   )
   try {
-    const request = { inputIds: [0], sampling: { ...GREEDY, maxTokens: 1, ignoreEos: true } }
+    const request = { inputIds: [0], sampling: { ...GREEDY, maxTokens: 1, ignoreEos: true }, isHealthCheck: true }
     for await (const batch of runChoices(ticket, [request])) {
       if (batch.some(({ event }) => event.finish !== null)) break
     }
