@@ -21,7 +21,15 @@ import {
   planModel,
 } from './load-model.js'
 import { RankHost } from './rank-host.js'
-import type { DpRankState, FinishReason, GenerationEngine, GenerationEvent, GenerationRequest } from './request.js'
+import type {
+  DpRankState,
+  FinishReason,
+  GenerationEngine,
+  GenerationEvent,
+  GenerationRequest,
+  TokenLogprob,
+} from './request.js'
+import type { RequestLogprobs } from './step-logprobs.js'
 import { TextStream } from './text-stream.js'
 
 /** A request that runs, as the main thread sees it. */
@@ -35,8 +43,13 @@ interface Live {
   admitted: number
   firstToken: number
   completionTokens: number
+  /** Collected until the first event takes them along. */
+  promptLogprobs: (TokenLogprob | null)[] | null
   readonly detach: () => void
 }
+
+/** What a step drew for a request. */
+type Drawn = Pick<GenerationEvent, 'tokenIds' | 'logprobs'>
 
 interface LogitsCollector {
   readonly rows: Float32Array
@@ -99,7 +112,10 @@ export class Engine implements GenerationEngine {
     this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
   }
 
-  /** Loads the model and starts its ranks. @throws SwitchyardError before any rank starts when something is wrong */
+  /**
+   * Loads the model and starts its ranks.
+   * @throws SwitchyardError before any rank starts when something is wrong; RankError when a rank does not get ready
+   */
   static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
     const device = openDevice(flags)
     if (device.kernels.warning) hooks.onNotice?.(device.kernels.warning)
@@ -158,16 +174,18 @@ export class Engine implements GenerationEngine {
       dpRank: this.#router.pick(request.inputIds.length, request.routedDpRank),
       request,
       events,
-      text: new TextStream(this.tokenizer, request.sampling.stop),
+      text: new TextStream(this.tokenizer, request.sampling.stop, request.sampling.minTokens ?? 0),
+      promptLogprobs: request.promptTopLogprobs === undefined ? null : [null],
       arrived: absoluteNow(),
       admitted: 0,
       firstToken: 0,
       completionTokens: 0,
+      cachedTokens: 0,
       detach: () => signal?.removeEventListener('abort', abort),
     }
     this.#live.set(id, live)
     if (signal?.aborted) {
-      this.#finish(live, '', [], 'abort')
+      this.#finish(live, {}, 'abort')
       return events
     }
     signal?.addEventListener('abort', abort, { once: true })
@@ -244,9 +262,10 @@ export class Engine implements GenerationEngine {
     const { attnDp } = this.plan.topology.ranks[rank]!
     this.#states[attnDp] = report.state
     this.#router.reported(attnDp, report.state.attentionPairs)
+    const logprobs = new Map(report.logprobs?.map(found => [found.id, found]))
     for (const progress of report.progress) {
       const live = this.#live.get(progress.id)
-      if (live) this.#advance(live, progress)
+      if (live) this.#advance(live, progress, logprobs.get(progress.id))
       else if (report.logits) this.#collect(progress, report.logits)
     }
   }
@@ -265,41 +284,60 @@ export class Engine implements GenerationEngine {
   }
 
   /** One token of one request: text, ends, events. */
-  #advance(live: Live, { token, end, admittedAt }: RequestProgress): void {
-    if (token === null) return
+  #advance(live: Live, { token, end, admittedAt }: RequestProgress, found: RequestLogprobs | undefined): void {
+    // By place, so that a prompt computed twice is reported once.
+    found?.prompt.forEach((logprob, i) => {
+      if (live.promptLogprobs) live.promptLogprobs[found.promptFrom + i] = logprob
+    })
     live.admitted ||= admittedAt
+    live.cachedTokens = cachedTokens
+    if (token === null) {
+      if (end !== null && live.request.sampling.maxTokens === 0) this.#finish(live, {}, 'length')
+      return
+    }
     live.firstToken ||= absoluteNow()
     live.completionTokens++
     this.#router.drew(live.dpRank, 1)
+    const drawn: Drawn = found?.drawn ? { tokenIds: [token], logprobs: [found.drawn] } : { tokenIds: [token] }
     if (end === 'stop') {
-      this.#finish(live, live.text.flush().text, [token], 'stop')
+      this.#finish(live, { ...drawn, text: live.text.flush().text }, 'stop', token)
       return
     }
     const { text, stopped } = live.text.push(token)
     if (stopped) {
       if (end === null) this.#send(live.dpRank, { kind: 'abort', id: live.id })
-      this.#finish(live, text, [token], 'stop')
+      this.#finish(live, { ...drawn, text }, 'stop', live.text.matched)
     } else if (end === 'length') {
       const rest = live.text.flush()
-      this.#finish(live, text + rest.text, [token], rest.stopped ? 'stop' : 'length')
+      const whole = { ...drawn, text: text + rest.text }
+      if (rest.stopped) this.#finish(live, whole, 'stop', live.text.matched)
+      else this.#finish(live, whole, 'length')
     } else {
-      live.events.push({ text, tokenIds: [token], finish: null })
+      live.events.push({ text, ...drawn, ...this.#takePromptLogprobs(live), finish: null })
     }
   }
 
-  #finish(live: Live, text: string, tokenIds: number[], reason: FinishReason): void {
+  #takePromptLogprobs(live: Live): { promptLogprobs?: readonly (TokenLogprob | null)[] } {
+    const { promptLogprobs } = live
+    if (promptLogprobs === null) return {}
+    live.promptLogprobs = null
+    return { promptLogprobs }
+  }
+
+  #finish(live: Live, last: Partial<Drawn> & { text?: string }, reason: FinishReason, matched?: string | number): void {
     const now = absoluteNow()
     const usage = {
       promptTokens: live.request.inputIds.length,
       completionTokens: live.completionTokens,
-      cachedTokens: 0,
+      cachedTokens: live.cachedTokens,
     }
     const timings = {
       queueMs: Math.max(0, (live.admitted || now) - live.arrived),
       firstTokenMs: (live.firstToken || now) - live.arrived,
       totalMs: now - live.arrived,
     }
-    live.events.push({ text, tokenIds, finish: { reason, usage, timings } })
+    const finish = { reason, usage, timings, dpRank: live.dpRank, ...(matched === undefined ? {} : { matched }) }
+    live.events.push({ text: '', tokenIds: [], ...last, ...this.#takePromptLogprobs(live), finish })
     live.events.end()
     this.#forget(live)
   }
@@ -315,7 +353,7 @@ export class Engine implements GenerationEngine {
     const live = this.#live.get(id)
     if (!live) return
     this.#send(live.dpRank, { kind: 'abort', id })
-    this.#finish(live, live.text.flush().text, [], 'abort')
+    this.#finish(live, { text: live.text.flush().text }, 'abort')
   }
 
   #onFailure(error: Error): void {

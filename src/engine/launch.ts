@@ -9,6 +9,7 @@ import type { RankRequest, RequestProgress } from '../scheduler/index.js'
 import type { Drill } from './drill.js'
 import type { ByPadding, RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
+import type { RequestLogprobs } from './step-logprobs.js'
 
 export interface RankLaunch {
   readonly sizes: ParallelSizes
@@ -47,6 +48,8 @@ export type RankReport =
       readonly progress: readonly RequestProgress[]
       /** Rows of logits somebody asked for, else null. */
       readonly logits: Float32Array | null
+      /** Log-probabilities for requests that asked, else null. */
+      readonly logprobs: readonly RequestLogprobs[] | null
       readonly state: DpRankState
     }
   | { readonly kind: 'stopped' }

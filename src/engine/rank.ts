@@ -13,8 +13,10 @@ import {
   VOTE_WORDS,
 } from '../scheduler/index.js'
 import type { RankLaunch, RankPort } from './launch.js'
+import { LogitEditor } from './logit-edits.js'
 import { buildRankContext, type RankContext } from './rank-context.js'
 import type { DpRankState } from './request.js'
+import { stepLogprobs } from './step-logprobs.js'
 
 const VOTE_TAG = { operation: -1, layer: -1, label: 'the vote of a step' }
 const PUBLISH_TAG = { operation: -2, layer: -1, label: 'publishing the local batch' }
@@ -25,6 +27,7 @@ export class Rank {
   readonly #clock: Clock
   readonly #vote = new Int32Array(VOTE_WORDS)
   readonly #votes: Int32Array
+  readonly #editor = new LogitEditor()
   #stopping = false
   #previousPlanHash = 0
   /** Milliseconds waited for other ranks' votes that belong to no step with tokens yet. */
@@ -55,7 +58,13 @@ export class Rank {
       yield* this.#publish(batch)
       status.phase('forward')
       const values = stepRows(plan, launch.sizes, launch.coordinates)
-      yield* runSequential(operations[plan.dpPadding], values, status)
+      const program = operations[plan.dpPadding]
+      yield* runSequential(program.slice(0, -1), values, status)
+      // The last operation draws. What the leader draws counts, so only its logits are edited.
+      const { logits, vocab } = this.context.outputs
+      if (leads) this.#editor.apply(batch, logits, vocab)
+      yield* runSequential(program.slice(-1), values, status)
+      this.#editor.restore(logits)
       if (leads) this.#commit(batch)
     }
   }
@@ -114,21 +123,23 @@ export class Rank {
   #commit(batch: LocalBatch): void {
     const { status, scheduler, outputs } = this.context
     status.phase('committing')
+    const logprobs = stepLogprobs(batch, outputs)
     const progress = scheduler.commit(batch, outputs.sampled, outputs.logprobs)
-    const wanted = batch.slices.some(s => s.wantLogits)
+    const wanted = batch.slices.some(s => s.wantLogits && s.state.request.promptTopLogprobs === undefined)
     const logits = wanted ? outputs.logits.slice(0, batch.logitRows * outputs.vocab) : null
-    this.#port.send({ kind: 'step', progress, logits, state: this.#state(batch) })
+    this.#port.send({ kind: 'step', progress, logits, logprobs, state: this.#state(batch) })
   }
 
   #state(batch: LocalBatch): DpRankState {
     const { launch, scheduler, pool } = this.context
+    const counters = scheduler.counters
     return {
       dpRank: launch.coordinates.attnDp,
       running: scheduler.runningCount,
       waiting: scheduler.waitingCount,
-      usedTokens: pool.usedTokens,
+      usedTokens: scheduler.usedTokens,
       totalTokens: pool.totalTokens,
-      steps: scheduler.steps,
+      ...counters,
       voteWaitMs: this.#voteWait,
       attentionPairs: batch.attentionPairs,
     }
@@ -138,7 +149,8 @@ export class Rank {
   *#sleep(seen: number): Step<void> {
     const { status, control, launch, leads } = this.context
     status.phase('idle')
-    if (leads) this.#port.send({ kind: 'step', progress: [], logits: null, state: this.#state(IDLE_BATCH) })
+    if (leads)
+      this.#port.send({ kind: 'step', progress: [], logits: null, logprobs: null, state: this.#state(IDLE_BATCH) })
     const { words } = control
     const index = control.doorbellIndex(launch.coordinates.rank)
     const wait: Wait = {

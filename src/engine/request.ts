@@ -19,6 +19,26 @@ export interface SamplingParams {
   readonly stopTokenIds: readonly number[]
   /** Go on after an end-of-text token. */
   readonly ignoreEos: boolean
+  /** No end token and no stop text ends the output before this many tokens; absent = 0. */
+  readonly minTokens?: number
+  /** -2 to 2, subtracted once from the logit of every token the output has; absent = 0. */
+  readonly presencePenalty?: number
+  /** -2 to 2, subtracted for every time a token occurs in the output; absent = 0. */
+  readonly frequencyPenalty?: number
+  /** Above 0, at most 2: divides positive and multiplies negative logits of tokens of prompt and output; absent = 1. */
+  readonly repetitionPenalty?: number
+  /** Token id → what is added to its logit, -100 to 100. */
+  readonly logitBias?: Readonly<Record<number, number>>
+}
+
+/** Most alternatives a request may ask for beside each log-probability. */
+export const MAX_TOP_LOGPROBS = 20
+
+/** Natural log of a token's probability under the model, before temperature and edits, and of the likeliest tokens. */
+export interface TokenLogprob {
+  readonly token: number
+  readonly logprob: number
+  readonly top: readonly { readonly token: number; readonly logprob: number }[]
 }
 
 export const GREEDY: SamplingParams = {
@@ -42,8 +62,14 @@ export interface GenerationRequest {
   readonly signal?: AbortSignal
   /** Attention-DP rank that must run it (SGLang's routed_dp_rank). */
   readonly routedDpRank?: number
+  /** Report log-probabilities of drawn tokens with this many alternatives (0 to 20); absent: none. */
+  readonly topLogprobs?: number
+  /** The same for the prompt. With it `maxTokens` may be 0. */
+  readonly promptTopLogprobs?: number
   /** A probe of /health_generate: steps made of probes only are marked in the plan and stay out of statistics. */
   readonly isHealthCheck?: boolean
+  /** Larger is admitted first and retracted last; 0 when absent. */
+  readonly priority?: number
 }
 
 /** `stop`: an end token or stop text; `length`: max tokens or context; `abort`: the caller's signal. */
@@ -63,11 +89,26 @@ export interface Timings {
   readonly totalMs: number
 }
 
+/** How a request ended. */
+export interface Finish {
+  readonly reason: FinishReason
+  readonly usage: Usage
+  readonly timings: Timings
+  /** What ended it, where that is one thing: the stop text or the end token. */
+  readonly matched?: string | number
+  /** Attention-DP rank that ran it. */
+  readonly dpRank?: number
+}
+
 /** One event a step and request. `text` never holds half a character and never a piece of a stop text. */
 export interface GenerationEvent {
   readonly text: string
   readonly tokenIds: readonly number[]
-  readonly finish: { readonly reason: FinishReason; readonly usage: Usage; readonly timings: Timings } | null
+  /** One a token of `tokenIds`, when asked for. */
+  readonly logprobs?: readonly TokenLogprob[]
+  /** With the first event, when asked for: one a prompt token; the first has none. */
+  readonly promptLogprobs?: readonly (TokenLogprob | null)[]
+  readonly finish: Finish | null
 }
 
 /** State of one attention-DP rank's scheduler, as of its last step. */
@@ -78,6 +119,10 @@ export interface DpRankState {
   readonly usedTokens: number
   readonly totalTokens: number
   readonly steps: number
+  /** Prompt tokens computed, and prompt tokens found in the prefix cache, since the start. */
+  readonly prefilledTokens: number
+  readonly cachedTokens: number
+  readonly retractions: number
   /** Milliseconds the last step with tokens waited for the votes of other ranks. */
   readonly voteWaitMs: number
   /** Causal (query, key) pairs of the last step's batch. */
@@ -93,6 +138,8 @@ export interface GenerationEngine {
   readonly vocabSize: number
   /** null without a tokenizer.json: only token ids are understood then. */
   readonly tokenizer: TextTokenizer | null
+  /** `tokenizer.encode` elsewhere than in the caller's thread, for long texts; absent: there is no other place. */
+  encodeAside?(text: string, options: { readonly addSpecialTokens: boolean }): Promise<number[]>
   /** Checks the request (throws RequestError before anything runs), queues it and streams its tokens. */
   generate(request: GenerationRequest): AsyncIterable<GenerationEvent>
   state(): readonly DpRankState[]
@@ -112,6 +159,8 @@ export interface TextTokenizer {
   /** Renders the chat template to text. Throws RequestError when the model has none. */
   applyChatTemplate(messages: readonly ChatMessage[], options?: Readonly<Record<string, unknown>>): string
   readonly hasChatTemplate: boolean
+  /** The bytes a token stands for, or null where the tokenizer cannot tell. */
+  tokenBytes?(id: number): Uint8Array | null
 }
 
 export interface ChatMessage {

@@ -1,4 +1,5 @@
 // A request as its attention-DP rank sees it: its tokens, how far they are computed, and its KV pages.
+import type { PrefixNode } from '../kvcache/index.js'
 
 /** What a rank is told about a request. Plain data that crosses threads. */
 export interface RankRequest {
@@ -20,6 +21,8 @@ export interface RankRequest {
   readonly wantLogits: boolean
   /** A probe, not a user's request. */
   readonly isHealthCheck: boolean
+  /** Larger goes first. */
+  readonly priority: number
 }
 
 export type EndReason = 'stop' | 'length'
@@ -31,30 +34,41 @@ export class RequestState {
   length: number
   /** Tokens whose keys and values are in the cache. */
   computed = 0
-  /** KV pages held, in order of position. */
+  /** Prompt tokens that were found in the cache. */
+  cached = 0
+  /** KV pages held, in order of position. The first `path.length` of them lie in the prefix tree. */
   readonly pages: number[] = []
-  /** Pages promised and not yet taken. */
-  reserved: number
+  readonly path: PrefixNode[] = []
   readonly key: number
-  /** When it was admitted, on the rank's clock. */
-  readonly admittedAt: number
+  /** Order of arrival at this rank. */
+  readonly arrival: number
+  /** When it was first admitted, on the rank's clock; 0 while it has never been. */
+  admittedAt = 0
 
-  constructor(request: RankRequest, reserved: number, admittedAt: number) {
+  constructor(request: RankRequest, arrival: number) {
     this.request = request
     this.length = request.inputIds.length
     this.tokens = new Int32Array(this.length + request.maxTokens)
     this.tokens.set(request.inputIds)
-    this.reserved = reserved
     this.key = request.key
-    this.admittedAt = admittedAt
+    this.arrival = arrival
   }
 
   get id(): string {
     return this.request.id
   }
 
+  get promptLength(): number {
+    return this.request.inputIds.length
+  }
+
   get drawn(): number {
-    return this.length - this.request.inputIds.length
+    return this.length - this.promptLength
+  }
+
+  /** Tokens it may still draw. */
+  get remaining(): number {
+    return this.request.maxTokens - this.drawn
   }
 
   /** Tokens that wait to be computed: the rest of the prompt, or the one drawn last. */
@@ -62,7 +76,8 @@ export class RequestState {
     return this.length - this.computed
   }
 
+  /** Its prompt is not computed yet, or its cache was taken away and has to be computed again. */
   get inPrefill(): boolean {
-    return this.computed < this.request.inputIds.length
+    return this.computed < this.promptLength || this.pending > 1
   }
 }
