@@ -35,6 +35,7 @@ FLAGS.push(
   '-Wall',
   '-Wno-psabi',
   '-Wno-ignored-attributes',
+  '-Wno-unknown-warning-option',
   '-Wno-maybe-uninitialized',
   '-Wno-uninitialized',
   '-DNDEBUG',

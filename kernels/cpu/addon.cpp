@@ -228,5 +228,8 @@ NAPI_MODULE_INIT() {
     napi_create_function(env, f.name, NAPI_AUTO_LENGTH, f.f, nullptr, &v);
     napi_set_named_property(env, exports, f.name, v);
   }
+  napi_value version;
+  napi_create_int32(env, sy::INTERFACE_VERSION, &version);
+  napi_set_named_property(env, exports, "interfaceVersion", version);
   return exports;
 }

@@ -1,7 +1,7 @@
 // From a flat list of numbers to checked argument blocks.
 // Invariant: an operand that is accepted lies inside its span for every row below the bound kernel's row limit.
 // The order of numbers is that of src/device/cpu/native-ops.ts; keep the two side by side.
-#include "addon.h"
+#include "bind.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -19,8 +19,11 @@
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define SY_LANES 4
+#elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+#define SY_LANES 4
 #else
-#error "no kernels for this processor: x86-64 and aarch64 are supported"
+#error "no kernels for this processor: x86-64, aarch64 and WebAssembly with SIMD are supported"
 #endif
 
 #define SY_INLINE static inline __attribute__((always_inline))
@@ -38,7 +41,7 @@ SY_INLINE V load(const float *p) { return *(const VLoad *)p; }
 SY_INLINE VI loadBits(const void *p) { return *(const VILoad *)p; }
 SY_INLINE void store(float *p, V v) { *(VLoad *)p = v; }
 
-// a * b + c in one rounding where the hardware has it (all but the x86-64 baseline).
+// a * b + c in one rounding where the hardware has it (all but the x86-64 baseline and WebAssembly).
 #if defined(__AVX512F__)
 SY_INLINE V splat(float s) { return (V)_mm512_set1_ps(s); }
 SY_INLINE V fma(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
@@ -52,6 +55,10 @@ SY_INLINE V fma(V a, V b, V c) { return (V)_mm256_fmadd_ps((__m256)a, (__m256)b,
 SY_INLINE V splat(float s) { return (V)_mm_set1_ps(s); }
 SY_INLINE V fma(V a, V b, V c) { return a * b + c; }
 #define SY_PIN(v) asm volatile("" : "+x"(v))
+#elif defined(__wasm__)
+SY_INLINE V splat(float s) { return (V)wasm_f32x4_splat(s); }
+SY_INLINE V fma(V a, V b, V c) { return a * b + c; }
+#define SY_PIN(v) (void)0
 #else
 SY_INLINE V splat(float s) { return (V)vdupq_n_f32(s); }
 SY_INLINE V fma(V a, V b, V c) { return (V)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
@@ -75,6 +82,9 @@ SY_INLINE VU multiplyLow(VU a, VU b) {
   return (VU)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 #elif defined(__x86_64__)
   return (VU)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#elif defined(__wasm__)
+  v128_t x = (v128_t)a, y = (v128_t)b;
+  return (VU)wasm_u64x2_extmul_low_u32x4(wasm_i32x4_shuffle(x, x, 0, 2, 0, 2), wasm_i32x4_shuffle(y, y, 0, 2, 0, 2));
 #else
   return (VU)vmull_u32(vmovn_u64((uint64x2_t)a), vmovn_u64((uint64x2_t)b));
 #endif
@@ -90,12 +100,19 @@ SY_INLINE bool anyLane(VI mask) {
   return _mm256_movemask_epi8((__m256i)mask) != 0;
 #elif defined(__x86_64__)
   return _mm_movemask_epi8((__m128i)mask) != 0;
+#elif defined(__wasm__)
+  return wasm_v128_any_true((v128_t)mask);
 #else
   return vmaxvq_u32((uint32x4_t)mask) != 0;
 #endif
 }
+#if defined(__wasm__) // the same as below in one instruction
+SY_INLINE V maxOf(V a, V b) { return (V)wasm_f32x4_pmax((v128_t)b, (v128_t)a); }
+SY_INLINE V minOf(V a, V b) { return (V)wasm_f32x4_pmin((v128_t)b, (v128_t)a); }
+#else
 SY_INLINE V maxOf(V a, V b) { return pick(a > b, a, b); }
 SY_INLINE V minOf(V a, V b) { return pick(a < b, a, b); }
+#endif
 
 // The first n < W elements of p, other lanes 0. Reads nothing beyond them.
 SY_INLINE V loadPart(const float *p, i64 n) {
@@ -138,6 +155,12 @@ SY_INLINE void storePart(float *p, V v, i64 n) {
 #endif
 SY_FOLD(sumLanes, add)
 SY_FOLD(maxLanes, max)
+#elif defined(__wasm__)
+SY_INLINE float sumLanes(V v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+SY_INLINE float maxLanes(V v) {
+  V h = maxOf(v, (V)wasm_i32x4_shuffle((v128_t)v, (v128_t)v, 2, 3, 2, 3));
+  return h[0] > h[1] ? h[0] : h[1];
+}
 #else
 SY_INLINE float sumLanes(V v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 SY_INLINE float maxLanes(V v) { return vmaxvq_f32((float32x4_t)v); }
@@ -161,6 +184,12 @@ SY_INLINE void sumLanes4(V a, V b, V c, V d, float *out) {
   __m128 A = (__m128)a, B = (__m128)b, C = (__m128)c, D = (__m128)d;
   _MM_TRANSPOSE4_PS(A, B, C, D);
   _mm_storeu_ps(out, _mm_add_ps(_mm_add_ps(A, B), _mm_add_ps(C, D)));
+#elif defined(__wasm__)
+  v128_t ab0 = wasm_i32x4_shuffle((v128_t)a, (v128_t)b, 0, 4, 1, 5), ab1 = wasm_i32x4_shuffle((v128_t)a, (v128_t)b, 2, 6, 3, 7);
+  v128_t cd0 = wasm_i32x4_shuffle((v128_t)c, (v128_t)d, 0, 4, 1, 5), cd1 = wasm_i32x4_shuffle((v128_t)c, (v128_t)d, 2, 6, 3, 7);
+  V low = (V)wasm_i64x2_shuffle(ab0, cd0, 0, 2) + (V)wasm_i64x2_shuffle(ab0, cd0, 1, 3);
+  V high = (V)wasm_i64x2_shuffle(ab1, cd1, 0, 2) + (V)wasm_i64x2_shuffle(ab1, cd1, 1, 3);
+  store(out, low + high);
 #else
   float32x4_t ab = vpaddq_f32((float32x4_t)a, (float32x4_t)b), cd = vpaddq_f32((float32x4_t)c, (float32x4_t)d);
   vst1q_f32(out, vpaddq_f32(ab, cd));

@@ -4,8 +4,12 @@ import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
 
+/** Must equal INTERFACE_VERSION of kernels/cpu/addon.h: the numbers of a bind mean the same on both sides. */
+const INTERFACE_VERSION = 1
+
 /** The functions of build/switchyard_kernels.node (kernels/cpu/addon.cpp and memory.cpp). */
 export interface Addon {
+  readonly interfaceVersion: number
   /** Instruction sets this processor runs, worst first; their indices are the `isa` arguments below. */
   isas(): string[]
   /** Binds operation number `op` to its arguments (see native-ops.ts). Throws when operands leave their spans. */
@@ -36,6 +40,8 @@ export function loadAddon(path: string = ADDON_PATH): LoadedAddon {
   if (!existsSync(path)) return { missing: `${path} does not exist (it is built by scripts/build-kernels.mjs)` }
   try {
     const addon = createRequire(import.meta.url)(path) as Addon
+    if (addon.interfaceVersion !== INTERFACE_VERSION)
+      return { missing: `${path} was built from other sources (run node scripts/build-kernels.mjs)` }
     if (addon.isas().length === 0) return { missing: 'the addon has no kernels for this processor' }
     return { addon }
   } catch (error) {
