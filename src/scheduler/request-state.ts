@@ -1,6 +1,21 @@
 // A request as its attention-DP rank sees it: its tokens, how far they are computed, and its KV pages.
 import type { PrefixNode } from '../kvcache/index.js'
 
+/** Changes to a request's logits before a draw; what they mean is said in engine/logit-edits.ts. */
+export interface LogitEdits {
+  /** 1 = off. */
+  readonly repetitionPenalty: number
+  /** 0 = off. */
+  readonly frequencyPenalty: number
+  /** 0 = off. */
+  readonly presencePenalty: number
+  /** No end token is drawn before this many others. */
+  readonly minTokens: number
+  readonly biasTokens: readonly number[]
+  /** One a token of `biasTokens`. */
+  readonly biasValues: readonly number[]
+}
+
 /** What a rank is told about a request. Plain data that crosses threads. */
 export interface RankRequest {
   readonly id: string
@@ -17,6 +32,12 @@ export interface RankRequest {
   readonly seedHigh: number
   /** Tokens that end the output (the model's own, unless ignored, and the request's). */
   readonly endTokenIds: readonly number[]
+  /** Absent: logits are drawn from as they are. */
+  readonly edits?: LogitEdits
+  /** Alternatives to report beside the log-probability of each drawn token; absent: report nothing. */
+  readonly topLogprobs?: number
+  /** The same for the tokens of the prompt; needs `wantLogits`. The logits themselves then stay in the rank. */
+  readonly promptTopLogprobs?: number
   /** Send the logits of every prompt position. */
   readonly wantLogits: boolean
   /** A probe, not a user's request. */
