@@ -221,7 +221,8 @@ export class ShmCommunicator implements Communicator {
     const me = this.ranks[this.member]
     return new RankError('SY_RANK_DISAGREES', {
       collective: `${c} (${tag.label}) of group ${this.group}`,
-      where: tag.layer < 0 ? '' : ` in layer ${tag.layer}`,
+      where: ` (step ${this.#step}${tag.layer < 0 ? '' : `, layer ${tag.layer}`}${tag.operation < 0 ? '' : `, operation ${tag.operation}`})`,
+      step: this.#step,
       field: HEADER_FIELDS[f],
       values: `${name(expected)} as rank ${me} has it, ${name(found)} on rank ${this.ranks[m]}`,
       rank: this.ranks[m],
