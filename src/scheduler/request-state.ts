@@ -1,5 +1,4 @@
 // A request as its attention-DP rank sees it: its tokens, how far they are computed, and its KV pages.
-import type { PrefixNode } from '../kvcache/index.js'
 
 /** Changes to a request's logits before a draw; what they mean is said in engine/logit-edits.ts. */
 export interface LogitEdits {
@@ -42,8 +41,6 @@ export interface RankRequest {
   readonly wantLogits: boolean
   /** A probe, not a user's request. */
   readonly isHealthCheck: boolean
-  /** Larger goes first. */
-  readonly priority: number
 }
 
 export type EndReason = 'stop' | 'length'
@@ -55,41 +52,30 @@ export class RequestState {
   length: number
   /** Tokens whose keys and values are in the cache. */
   computed = 0
-  /** Prompt tokens that were found in the cache. */
-  cached = 0
-  /** KV pages held, in order of position. The first `path.length` of them lie in the prefix tree. */
+  /** KV pages held, in order of position. */
   readonly pages: number[] = []
-  readonly path: PrefixNode[] = []
+  /** Pages promised and not yet taken. */
+  reserved: number
   readonly key: number
-  /** Order of arrival at this rank. */
-  readonly arrival: number
-  /** When it was first admitted, on the rank's clock; 0 while it has never been. */
-  admittedAt = 0
+  /** When it was admitted, on the rank's clock. */
+  readonly admittedAt: number
 
-  constructor(request: RankRequest, arrival: number) {
+  constructor(request: RankRequest, reserved: number, admittedAt: number) {
     this.request = request
     this.length = request.inputIds.length
     this.tokens = new Int32Array(this.length + request.maxTokens)
     this.tokens.set(request.inputIds)
+    this.reserved = reserved
     this.key = request.key
-    this.arrival = arrival
+    this.admittedAt = admittedAt
   }
 
   get id(): string {
     return this.request.id
   }
 
-  get promptLength(): number {
-    return this.request.inputIds.length
-  }
-
   get drawn(): number {
-    return this.length - this.promptLength
-  }
-
-  /** Tokens it may still draw. */
-  get remaining(): number {
-    return this.request.maxTokens - this.drawn
+    return this.length - this.request.inputIds.length
   }
 
   /** Tokens that wait to be computed: the rest of the prompt, or the one drawn last. */
@@ -97,8 +83,7 @@ export class RequestState {
     return this.length - this.computed
   }
 
-  /** Its prompt is not computed yet, or its cache was taken away and has to be computed again. */
   get inPrefill(): boolean {
-    return this.computed < this.promptLength || this.pending > 1
+    return this.computed < this.request.inputIds.length
   }
 }
