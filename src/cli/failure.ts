@@ -7,6 +7,9 @@ import { suggestion } from '../config/flag-spec.js'
 import { closest } from '../config/suggest.js'
 import { type CliIo, colors } from './io.js'
 
+/** Of a process whose threads cannot be ended: it must be killed, and this is what a shell says of a killed one. */
+export const STUCK_EXIT_CODE = 137
+
 /** Prints `error CODE: message` and `fix: remedy`. @returns the exit code */
 export function reportFailure(error: unknown, io: CliIo): number {
   const paint = colors(io, io.errIsTerminal)
@@ -23,7 +26,8 @@ export function reportFailure(error: unknown, io: CliIo): number {
   if (io.env['DEBUG'] === 'switchyard' && error instanceof Error) {
     io.err(`${error.stack ?? ''}\n${error.cause === undefined ? '' : `cause: ${String(error.cause)}\n`}`)
   }
-  return error instanceof SwitchyardError && error.status < 500 ? 2 : 1
+  if (!(error instanceof SwitchyardError)) return 1
+  return error.code === 'SY_RANK_STUCK' ? STUCK_EXIT_CODE : error.status < 500 ? 2 : 1
 }
 
 /** Commander's complaints in our words. @param command the command that was being parsed */

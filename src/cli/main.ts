@@ -5,7 +5,7 @@ import { benchEngineCommand } from './bench/engine.js'
 import { doctorCommand } from './doctor.js'
 import { eplbCommand } from './eplb/index.js'
 import { explainCommand } from './explain.js'
-import { asConfigError, reportFailure } from './failure.js'
+import { asConfigError, reportFailure, STUCK_EXIT_CODE } from './failure.js'
 import { generateCommand } from './generate.js'
 import { inspectCommand } from './inspect.js'
 import { type CliIo, processIo } from './io.js'
@@ -92,6 +92,8 @@ function settle(command: Command, io: CliIo, onError: (command: Command) => void
 /** The binary's entry. */
 export async function main(argv: string[]): Promise<void> {
   const code = await run(argv.slice(2), processIo())
+  // An exit waits for every thread, and one of them will not come.
+  if (code === STUCK_EXIT_CODE) process.kill(process.pid, 'SIGKILL')
   process.exitCode = code
   // Everything is closed by now; whatever still holds the loop must not hold the user.
   setTimeout(() => process.exit(code), 2000).unref()

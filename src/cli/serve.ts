@@ -5,6 +5,7 @@ import { type EngineFlags, SERVER_FLAGS, type ServerFlags } from '../config/flag
 import type { GenerationEngine } from '../engine/index.js'
 import type { RunningServer } from '../server/index.js'
 import { engineModule, type StartEngine, startWithProgress } from './engine.js'
+import { reportFailure } from './failure.js'
 import { addEngineFlags, addFlags, takeEngineFlags, takeFlags } from './flag-options.js'
 import { type CliIo, colors } from './io.js'
 import { version } from './version.js'
@@ -30,7 +31,10 @@ Examples:
     })
 }
 
-type Ending = 'signal' | 'failure'
+type Ending = 'signal' | { readonly error: Error }
+
+/** Milliseconds that answers of a failed engine get to leave. */
+const FAILED_DRAIN_MS = 500
 
 /** Serves until a signal or until the engine fails. @returns the exit code */
 export async function runServer(
@@ -55,17 +59,13 @@ export async function runServer(
     engine = first
     server.attach(engine)
     announce(io, server, engine, serverFlags)
-    let failure: Error | null = null
-    const ending = await Promise.race([
-      signals.reached(1).then((): Ending => 'signal'),
-      engine.failure.then((error): Ending => {
-        failure = error
-        return 'failure'
-      }),
-    ])
-    if (ending === 'signal') return await drain(io, server, engine, serverFlags, signals)
-    io.err(`the engine has failed: ${(failure as Error | null)?.message ?? ''}\n`)
-    await server.drain(1000)
+    const failed = engine.failure.then((error): Ending => ({ error }))
+    const ending = await Promise.race([signals.reached(1).then((): Ending => 'signal'), failed])
+    const last = ending === 'signal' ? await drain(io, server, engine, serverFlags, signals) : ending
+    if (typeof last === 'number') return last
+    reportFailure(last.error, io)
+    // Those who wait have their errors by now; slow readers get a moment, while the ranks end.
+    await Promise.all([server.drain(FAILED_DRAIN_MS), engine.close(0)])
     return 1
   } finally {
     signals.stop()
@@ -80,13 +80,17 @@ async function drain(
   engine: GenerationEngine,
   { shutdownTimeout }: ServerFlags,
   signals: Signals,
-): Promise<number> {
+): Promise<number | Exclude<Ending, 'signal'>> {
   if (server.inFlight > 0) {
     const requests = server.inFlight === 1 ? '1 request' : `${server.inFlight} requests`
     io.err(`finishing ${requests}, for up to ${shutdownTimeout} s; Ctrl-C again to abort\n`)
   }
+  // A failure ends the drain too, because it ends every request; the process must say so.
+  const failures: Error[] = []
+  void engine.failure.then(error => failures.push(error))
   const drained = server.drain(1000 * shutdownTimeout)
   const aborted = await Promise.race([drained, signals.reached(2)])
+  for (const error of failures) return { error }
   if (aborted === null) {
     server.abort()
     await drained
