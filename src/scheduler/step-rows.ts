@@ -7,7 +7,11 @@ import type { StepPlan } from './step-plan.js'
 export const pieceOf = (rows: number, index: number, count: number): number =>
   Math.floor(rows / count) + (index < rows % count ? 1 : 0)
 
-export function stepRows(plan: StepPlan, sizes: ParallelSizes, me: RankCoordinates): RowValues {
+export function stepRows(
+  plan: Pick<StepPlan, 'numTokens' | 'numLogitRows' | 'dpPadding'>,
+  sizes: ParallelSizes,
+  me: RankCoordinates,
+): RowValues {
   const longest = Math.max(...plan.numTokens)
   const dp = plan.numTokens.map(n => (plan.dpPadding === 'MAX_LEN' ? longest : n))
   const own = dp[me.attnDp]!
