@@ -153,7 +153,7 @@ export const ENGINE_FLAGS = {
     default: null,
     defaultHelp: 'none',
     group: 'Device',
-    help: 'rehearse a failure: {"rank": 1, "step": 20, "operation": 12, "kind": "throw | stall | exit | wrong_rows | wrong_plan | wrong_flag"}',
+    help: 'rehearse a failure: {"rank": 1, "step": 20, "operation": 12, "kind": "throw | stall | hang | exit | wrong_rows | wrong_plan | wrong_flag"}',
   },
   /** Seconds without progress of a step after which a rank counts as stuck. */
   watchdogTimeout: {

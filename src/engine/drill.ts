@@ -1,35 +1,37 @@
 // Failure drills: one rank misbehaves once, on purpose, at a chosen place (--failure-drill). The way to see, before it
 // happens for real, that the others notice, say who and where, and end.
+import { pbkdf2Sync } from 'node:crypto'
 import { ConfigError } from '../config/config-errors.js'
 import type { BoundOperation, RowValues } from '../program/index.js'
 
-export const DRILL_KINDS = ['throw', 'stall', 'exit', 'wrong_rows', 'wrong_plan', 'wrong_flag'] as const
+/** `stall` waits for ever in JavaScript, `hang` computes in native code, where even terminating its thread must wait. */
+export const DRILL_KINDS = ['throw', 'stall', 'hang', 'exit', 'wrong_rows', 'wrong_plan', 'wrong_flag'] as const
 export type DrillKind = (typeof DRILL_KINDS)[number]
 
 export interface Drill {
   readonly rank: number
   readonly kind: DrillKind
-  /** First step at or after which it happens. */
+  /** First step at or after which it happens, from 1; 0: before the rank is ready. */
   readonly step: number
-  /** Operation of the program before which it happens; `wrong_rows` takes the next collective. */
+  /** Operation of the program before which it happens; `wrong_rows` takes the next collective (else the last). */
   readonly operation: number
 }
 
-/** @throws ConfigError */
-export function parseDrill(value: Readonly<Record<string, unknown>> | null): Drill | null {
+/** @throws ConfigError when a field is not what it must be, or there is no such rank */
+export function parseDrill(value: Readonly<Record<string, unknown>> | null, ranks: number): Drill | null {
   if (value === null) return null
-  const whole = (key: string) => (Number.isInteger(value[key]) && Number(value[key]) >= 0 ? Number(value[key]) : 0)
+  const whole = (key: string, otherwise: number) => (value[key] === undefined ? otherwise : Number(value[key]))
+  const drill = { rank: whole('rank', 0), step: whole('step', 1), operation: whole('operation', 0) }
   const kind = DRILL_KINDS.find(k => k === value['kind'])
-  if (!kind) {
-    const expected = `{"rank": R, "step": S, "operation": O, "kind": ${DRILL_KINDS.join(' | ')}}`
-    throw new ConfigError('SY_CONFIG_BAD_VALUE', {
-      flag: '--failure-drill',
-      value: JSON.stringify(value),
-      expected,
-      suggestion: '',
-    })
+  if (kind && drill.rank < ranks && Object.values(drill).every(n => Number.isInteger(n) && n >= 0)) {
+    return { ...drill, kind }
   }
-  return { rank: whole('rank'), step: whole('step'), operation: whole('operation'), kind }
+  throw new ConfigError('SY_CONFIG_BAD_VALUE', {
+    flag: '--failure-drill',
+    value: JSON.stringify(value),
+    expected: `{"rank": 0..${ranks - 1}, "step": S, "operation": O, "kind": ${DRILL_KINDS.join(' | ')}}`,
+    suggestion: '',
+  })
 }
 
 /** The drill of one rank; does nothing on the others. */
@@ -40,6 +42,11 @@ export class DrillMaster {
 
   constructor(drill: Drill | null, rank: number) {
     this.#drill = drill?.rank === rank ? drill : null
+  }
+
+  /** Called while the rank is built, before it is ready. */
+  starting(): void {
+    if (this.#drill?.step === 0 && this.#due()) misbehave(this.#drill.kind, null)
   }
 
   beginStep(step: number): void {
@@ -60,7 +67,8 @@ export class DrillMaster {
     const drill = this.#drill
     if (!drill || drill.kind === 'wrong_plan' || drill.kind === 'wrong_flag') return operations
     const from = Math.min(drill.operation, operations.length - 1)
-    const collective = operations.findIndex((op, i) => i >= from && op.how === 'collective')
+    const collectives = operations.flatMap((op, i) => (op.how === 'collective' ? [i] : []))
+    const collective = collectives.find(i => i >= from) ?? collectives.at(-1)
     const target = drill.kind === 'wrong_rows' ? collective : from
     return operations.map((op, index) => {
       if (index !== target) return op
@@ -90,6 +98,8 @@ function misbehave<T extends RowValues | null>(kind: DrillKind, values: T): T {
   if (kind === 'throw') throw new Error('failure drill')
   if (kind === 'exit') process.exit(7)
   if (kind === 'stall') Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)
+  // Some twenty minutes of native code that nothing can interrupt, as a kernel that does not end.
+  if (kind === 'hang') pbkdf2Sync('drill', 'salt', 2 ** 31 - 1, 64, 'sha512')
   if (kind !== 'wrong_rows' || values === null) return values
   const more = (counts: readonly number[], member: number) => counts.map((n, i) => (i === member ? n + 1 : n))
   const { rows, counts, member } = values

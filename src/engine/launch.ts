@@ -1,4 +1,5 @@
 // What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
+import type { ErrorFields } from '../config/errors.js'
 import type { MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { DpPaddingMode } from '../layers/index.js'
@@ -60,6 +61,8 @@ export interface RankFailure {
   readonly code: string
   readonly message: string
   readonly remedy: string
+  /** Of an error with a code: rank, layer, operation and whatever else it names. */
+  readonly fields: ErrorFields
   readonly stack: string
 }
 

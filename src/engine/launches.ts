@@ -27,6 +27,7 @@ export function launchesOf(
   cores: number,
 ): { launches: RankLaunch[]; kvBytes: number } {
   const { topology, placement } = plan
+  const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
   const all = plan.programs.flatMap(p => Object.values(programsOf(p)))
   const groups = lendGroups(topology, all, lender)
   const ropeTables = lendRopeTables(all[0]!, lender)
@@ -57,7 +58,7 @@ export function launchesOf(
       kernels: flags.kernels,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
-      drill: parseDrill(flags.failureDrill),
+      drill,
       cores,
     }
   })

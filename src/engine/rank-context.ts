@@ -49,6 +49,7 @@ export function buildRankContext(launch: RankLaunch): RankContext {
   }
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
   const drill = new DrillMaster(launch.drill, rank)
+  drill.starting()
   const bind = (padding: DpPaddingMode) =>
     drill.rig(
       bindProgram({

@@ -3,12 +3,12 @@
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
-import { SwitchyardError } from '../config/errors.js'
+import { type ErrorFields, SwitchyardError } from '../config/errors.js'
 import type { ControlBlock } from '../runtime/control.js'
 import { RankError } from '../runtime/errors.js'
 import { EngineError } from './errors.js'
-import type { RankCommand, RankLaunch, RankReport } from './launch.js'
-import { judge, type Movement, observe, type Verdict, type WatchLimits } from './watchdog.js'
+import type { RankCommand, RankFailure, RankLaunch, RankReport } from './launch.js'
+import { forgive, judge, type Movement, observe, type Verdict, type WatchLimits } from './watchdog.js'
 
 /** The compiled worker; sources run from src/ (tests) use the one in dist/. */
 function workerFile(): URL {
@@ -23,6 +23,8 @@ interface HostedRank {
   readonly worker: Worker
   readonly commands: MessagePort
   stopped: boolean
+  /** Resolves when its thread has ended, however. */
+  readonly exited: Promise<void>
 }
 
 export interface RankHostEvents {
@@ -34,14 +36,24 @@ export interface RankHostEvents {
 /** Names an operation of a rank's program, for messages. */
 export type OperationNames = (rank: number, operation: number) => string
 
+/** Ranks whose waiting a message tells, of maybe hundreds. */
+const WAITERS_SHOWN = 4
+/** Characters of a foreign error's text that a message takes over. */
+const CAUSE_SHOWN = 500
+/** Milliseconds in which a terminated thread ends, unless it is in native code that does not return. */
+const TERMINATE_MS = 1000
+
 export class RankHost {
   readonly control: ControlBlock
   readonly #ranks: HostedRank[] = []
   readonly #events: RankHostEvents
   readonly #names: OperationNames
   readonly #limits: WatchLimits
+  /** Rejects at the first failure; handled here, because nobody may be listening. */
+  readonly #failure: Promise<never>
+  #rejectFailure!: (error: Error) => void
   #watchdog: NodeJS.Timeout | undefined
-  #failed = false
+  #failed: Error | null = null
   #closing = false
 
   constructor(control: ControlBlock, events: RankHostEvents, names: OperationNames, limits: WatchLimits) {
@@ -49,13 +61,18 @@ export class RankHost {
     this.#events = events
     this.#names = names
     this.#limits = limits
+    this.#failure = new Promise((_, reject) => {
+      this.#rejectFailure = reject
+    })
+    this.#failure.catch(() => {})
   }
 
   /** Starts one worker a launch; resolves when all are ready. */
   async start(launches: readonly RankLaunch[]): Promise<void> {
     const url = workerFile()
-    await Promise.all(launches.map((launch, rank) => this.#spawn(url, launch, rank)))
+    const ready = launches.map((launch, rank) => this.#spawn(url, launch, rank))
     this.#watch()
+    await Promise.race([Promise.all(ready), this.#failure])
   }
 
   #spawn(url: URL, launch: RankLaunch, rank: number): Promise<void> {
@@ -67,28 +84,19 @@ export class RankHost {
       // A rank's heap holds plans and closures only; its data is lent memory.
       resourceLimits: { maxOldGenerationSizeMb: 1024 },
     })
-    const hosted: HostedRank = { worker, commands: port1, stopped: false }
+    const exited = new Promise<void>(resolve => worker.once('exit', () => resolve()))
+    const hosted: HostedRank = { worker, commands: port1, stopped: false, exited }
     this.#ranks[rank] = hosted
-    return new Promise((resolve, reject) => {
+    return new Promise(resolve => {
       worker.on('message', (report: RankReport) => {
         if (report.kind === 'ready') resolve()
         else if (report.kind === 'stopped') hosted.stopped = true
-        else if (report.kind === 'failed') {
-          const error = this.#failureOf(rank, report.error)
-          reject(error)
-          this.#fail(error)
-        } else this.#events.report(rank, report)
+        else if (report.kind === 'failed') this.#fail(this.#failureOf(rank, report.error))
+        else this.#events.report(rank, report)
       })
-      worker.on('error', cause => {
-        const error = this.#died(rank, cause.message)
-        reject(error)
-        this.#fail(error)
-      })
+      worker.on('error', cause => this.#fail(this.#died(rank, shorten(cause.message))))
       worker.on('exit', code => {
-        if (hosted.stopped || this.#closing) return
-        const error = this.#died(rank, `its thread ended with code ${code}`)
-        reject(error)
-        this.#fail(error)
+        if (!hosted.stopped) this.#fail(this.#died(rank, `its thread ended with code ${code}`))
       })
     })
   }
@@ -99,33 +107,38 @@ export class RankHost {
     for (let r = 0; r < this.#ranks.length; r++) this.control.ring(r)
   }
 
-  /** Stops the ranks between steps; those that do not within `limitMs` are terminated. */
+  /**
+   * Stops the ranks between steps; those that do not within `limitMs` are terminated.
+   * @throws RankError SY_RANK_STUCK when a thread does not end even so
+   */
   async stop(limitMs: number): Promise<void> {
     this.#closing = true
     clearInterval(this.#watchdog)
-    const exits = this.#ranks.map(r => new Promise<void>(resolve => r.worker.once('exit', () => resolve())))
+    const exits = Promise.all(this.#ranks.map(r => r.exited))
     if (this.#failed) this.control.abort()
     for (let rank = 0; rank < this.#ranks.length; rank++) this.send(rank, { kind: 'stop' })
-    let timer: NodeJS.Timeout | undefined
-    const limit = new Promise<void>(resolve => {
-      // Ranks of a failed engine end at the abort word, unless they are the ones that hang.
-      timer = setTimeout(resolve, this.#failed ? Math.min(limitMs, 300) : limitMs)
-    })
-    await Promise.race([Promise.all(exits), limit])
-    clearTimeout(timer)
+    // Ranks of a failed engine end at the abort word, unless they are the ones that hang.
+    await within(exits, this.#failed ? Math.min(limitMs, 300) : limitMs)
     this.control.abort()
-    for (const { worker, commands } of this.#ranks) {
+    const left = new Set(this.#ranks.keys())
+    const ends = this.#ranks.map(async ({ worker, commands }, rank) => {
       commands.close()
       await worker.terminate()
-    }
+      left.delete(rank)
+    })
+    await within(Promise.all(ends), TERMINATE_MS)
+    if (left.size > 0) throw this.#stuck([...left])
   }
 
   #watch(): void {
     const limits = this.#limits
     const period = Math.max(20, Math.min(1000, Math.min(limits.stallMs, limits.waitMs) / 4))
     let seen: Movement[] = []
+    let last = performance.now()
     this.#watchdog = setInterval(() => {
       const now = performance.now()
+      if (now - last > 4 * period) seen = forgive(seen, now - last - period)
+      last = now
       const statuses = this.#ranks.map((_, rank) => this.control.status(rank))
       seen = observe(statuses, seen, now)
       const verdict = judge(statuses, seen, limits, now)
@@ -135,14 +148,19 @@ export class RankHost {
   }
 
   #stalled({ rank, waiting, forMs }: Verdict): RankError {
-    const late = waiting.map(r => `rank ${r} waits in ${this.#where(r)}`).join('; ')
+    const late = waiting.slice(0, WAITERS_SHOWN).map(r => `rank ${r} waits in ${this.#where(r)}`)
+    if (waiting.length > WAITERS_SHOWN) late.push(`and ${waiting.length - WAITERS_SHOWN} more wait`)
     return new RankError('SY_RANK_STALLED', {
-      rank,
+      ...this.#place(rank),
       seconds: (forMs / 1000).toFixed(1),
-      step: this.control.status(rank).step,
-      where: this.#where(rank),
-      waiting: waiting.length === 0 ? '' : ` (${late})`,
+      waiting: late.length === 0 ? '' : ` (${late.join('; ')})`,
     })
+  }
+
+  /** Fields of errors that say what a rank is at, by its status words. */
+  #place(rank: number): ErrorFields {
+    const { step, layer, operation } = this.control.status(rank)
+    return { rank, step, layer, operation, where: this.#where(rank) }
   }
 
   #where(rank: number): string {
@@ -152,25 +170,43 @@ export class RankHost {
   }
 
   #died(rank: number, how: string): RankError {
-    return new RankError('SY_RANK_DIED', { rank, how, step: this.control.status(rank).step, where: this.#where(rank) })
+    return new RankError('SY_RANK_DIED', { ...this.#place(rank), how })
   }
 
-  #failureOf(rank: number, failure: { code: string; message: string; remedy: string; stack: string }): Error {
+  #stuck(ranks: readonly number[]): RankError {
+    const place = this.#place(ranks[0]!)
+    const first = this.#failed ? `; before that, ${this.#failed.message}` : ''
+    return new RankError('SY_RANK_STUCK', { ...place, ranks, first }, { cause: this.#failed })
+  }
+
+  #failureOf(rank: number, failure: RankFailure): Error {
     if (failure.code === 'SY_RANK_FAILED') {
-      const step = this.control.status(rank).step
-      const error = new RankError('SY_RANK_FAILED', { rank, step, where: this.#where(rank), cause: failure.message })
+      const error = new RankError('SY_RANK_FAILED', { ...this.#place(rank), cause: shorten(failure.message) })
       error.stack = failure.stack
       return error
     }
     const template = { status: 503, message: failure.message, remedy: failure.remedy }
-    return new SwitchyardError(failure.code, template, { rank })
+    return new SwitchyardError(failure.code, template, { reportedBy: rank, ...failure.fields })
   }
 
   #fail(error: Error): void {
     if (this.#failed || this.#closing) return
-    this.#failed = true
+    this.#failed = error
     clearInterval(this.#watchdog)
     this.control.abort()
+    this.#rejectFailure(error)
     this.#events.failed(error)
   }
+}
+
+const shorten = (text: string): string => (text.length <= CAUSE_SHOWN ? text : `${text.slice(0, CAUSE_SHOWN)}…`)
+
+/** Waits for `done`, at most `limitMs`. */
+async function within(done: Promise<unknown>, limitMs: number): Promise<void> {
+  let timer: NodeJS.Timeout | undefined
+  const limit = new Promise<void>(resolve => {
+    timer = setTimeout(resolve, limitMs)
+  })
+  await Promise.race([done, limit])
+  clearTimeout(timer)
 }

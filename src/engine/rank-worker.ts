@@ -1,7 +1,7 @@
 // Entry of a rank's worker thread: builds the rank, drives its loop to the end, reports how it ended.
 // The loop never returns to the event loop, so commands are read with receiveMessageOnPort.
 import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
-import { SwitchyardError } from '../config/errors.js'
+import { type ErrorFields, SwitchyardError } from '../config/errors.js'
 import { systemClock } from '../runtime/clock.js'
 import { drive, spinPolicy } from '../runtime/wait.js'
 import type { RankCommand, RankFailure, RankLaunch, RankPort } from './launch.js'
@@ -14,6 +14,9 @@ const port: RankPort = {
   send: report => parentPort!.postMessage(report),
 }
 
+/** Fields as data that a port can carry, whatever they held. */
+const plainFields = (fields: ErrorFields): ErrorFields => JSON.parse(JSON.stringify(fields)) as ErrorFields
+
 /** Milliseconds since the epoch, so that the main thread's clock and this one agree. */
 const clock = { now: () => performance.timeOrigin + systemClock.now() }
 
@@ -24,6 +27,7 @@ function failureOf(error: unknown): RankFailure {
     code: known ? e.code : 'SY_RANK_FAILED',
     message: e.message,
     remedy: known ? e.remedy : 'This is a bug: please report it.',
+    fields: known ? plainFields(e.fields) : {},
     stack: e.stack ?? '',
   }
 }
@@ -32,20 +36,16 @@ try {
   const rank = new Rank(launch, port, clock)
   const id = launch.coordinates.rank
   port.send({ kind: 'ready', kernels: rank.context.kernels })
-  try {
-    drive(
-      rank.run(),
-      spinPolicy(launch.sizes.tp, launch.cores),
-      () => rank.context.control.throwIfAborted(id),
-      wait => rank.context.status.waitingFor(wait?.peer ?? -1),
-    )
-    rank.context.status.phase('stopped')
-    port.send({ kind: 'stopped' })
-  } catch (error) {
-    rank.context.status.failed()
-    throw error
-  }
+  drive(
+    rank.run(),
+    spinPolicy(launch.sizes.tp, launch.cores),
+    () => rank.context.control.throwIfAborted(id),
+    wait => rank.context.status.waitingFor(wait?.peer ?? -1),
+  )
+  rank.context.status.phase('stopped')
+  port.send({ kind: 'stopped' })
 } catch (error) {
+  // The status words stay as they are: they say where it happened.
   port.send({ kind: 'failed', error: failureOf(error) })
 }
 commands.close()

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Phase, RankStatus } from '../runtime/control.js'
-import { judge, type Movement, observe } from './watchdog.js'
+import { forgive, judge, type Movement, observe } from './watchdog.js'
 
 const status = (rank: number, waitingFor: number, phase: Phase = 'forward', beat = 1): RankStatus => ({
   rank,
@@ -41,5 +41,19 @@ describe('watchdog', () => {
     const after = observe([status(0, 1, 'forward', 2)], before, 150)
     expect(judge([status(0, 1, 'forward', 2)], after, limits, 200)).toBeNull()
     expect(observe([status(0, 1, 'forward', 2)], after, 500)).toEqual(after)
+  })
+
+  it('gives ranks that start as long as they may compute, and lets the others wait for them', () => {
+    const statuses = [status(0, 1, 'voting'), status(1, -1, 'starting', 0)]
+    const later = observe(statuses, observe(statuses, [], 0), 900)
+    expect(judge(statuses, later, limits, 950)).toBeNull()
+    expect(judge(statuses, observe(statuses, later, 1100), limits, 1100)).toMatchObject({ rank: 1, forMs: 1100 })
+  })
+
+  it('does not count the time in which the whole process stood still', () => {
+    const statuses = [status(0, 1), status(1, -1)]
+    const seen = observe(statuses, [], 0)
+    expect(judge(statuses, seen, limits, 5000)).toMatchObject({ rank: 1 })
+    expect(judge(statuses, forgive(seen, 4950), limits, 5000)).toBeNull()
   })
 })

@@ -25,16 +25,23 @@ export interface WatchLimits {
   readonly waitMs: number
 }
 
-const atRest = (status: RankStatus): boolean => status.phase === 'stopped' || status.phase === 'starting'
-
-/** Updates the movements in place of the old ones. */
+/**
+ * Updates the movements in place of the old ones. While a rank starts the others may wait for it: only starting itself
+ * takes time then.
+ */
 export function observe(statuses: readonly RankStatus[], seen: readonly Movement[], now: number): Movement[] {
+  const someStart = statuses.some(s => s.phase === 'starting')
   return statuses.map((status, rank) => {
     const last = seen[rank]
-    const moved = last === undefined || last.beat !== status.beat || atRest(status)
+    const excused = status.phase === 'stopped' || (someStart && status.phase !== 'starting')
+    const moved = last === undefined || last.beat !== status.beat || excused
     return moved ? { beat: status.beat, since: now } : last
   })
 }
+
+/** The movements after the whole process stood still (stopped, or a machine that slept): nobody is to blame for that. */
+export const forgive = (seen: readonly Movement[], forMs: number): Movement[] =>
+  seen.map(({ beat, since }) => ({ beat, since: since + forMs }))
 
 export function judge(
   statuses: readonly RankStatus[],
@@ -52,7 +59,7 @@ export function judge(
       )
       return { rank: culprit, waiting: waiting.map(s => s.rank), forMs: still(rank) }
     }
-    if (waitingFor < 0 && phase !== 'idle' && !atRest(status) && still(rank) > limits.stallMs) {
+    if (waitingFor < 0 && phase !== 'idle' && phase !== 'stopped' && still(rank) > limits.stallMs) {
       return { rank, waiting: [], forMs: still(rank) }
     }
   }

@@ -25,16 +25,7 @@ const RANK = {
 export const MAX_GROUPS = 16
 
 /** Where a rank is in its loop. */
-export const PHASES = [
-  'starting',
-  'idle',
-  'forming',
-  'voting',
-  'forward',
-  'sampling',
-  'committing',
-  'stopped',
-] as const
+export const PHASES = ['starting', 'idle', 'forming', 'voting', 'forward', 'sampling', 'committing', 'stopped'] as const
 export type Phase = (typeof PHASES)[number]
 
 export interface RankStatus {

@@ -18,6 +18,12 @@ export class RankError extends errorArea('Rank', {
     remedy:
       'The operation may be slower than --watchdog-timeout or --dist-timeout allow (raise them), or the machine is out of memory or cores.',
   },
+  SY_RANK_STUCK: {
+    status: 503,
+    message: 'rank {rank} cannot be stopped: it is in native code that does not return, in step {step}, {where}{first}',
+    remedy:
+      'End the process with SIGKILL (the command line does it by itself). If it repeats, report it with the flags you used.',
+  },
   SY_RANK_DISAGREES: {
     status: 503,
     message: 'ranks disagree in {collective}{where}: {field} is {values}',

@@ -55,7 +55,7 @@ describe('votes and plans', () => {
       const other = { ...context, [field]: 1234 }
       const snake = field.replace(/[A-Z]/g, c => `_${c.toLowerCase()}`)
       expect(() => planStep(votes([decode(1), decode(1), decode(1)], [context, context, other]), ranks(3))).toThrow(
-        new RegExp(`${snake} is ${context[field]} on rank 0, 1234 on rank 2`),
+        new RegExp(`${snake} is ${context[field]} on ranks 0, 1; 1234 on rank 2`),
       )
     },
   )

@@ -136,16 +136,16 @@ export function planStep(
   const everyRank = (field: VoteField) => Array.from({ length: sizes.tp }, (_, r) => get(r, field))
   for (const field of EQUAL_FIELDS) {
     const values = everyRank(field)
-    const odd = values.findIndex(v => v !== values[0])
-    if (odd > 0) {
-      throw new RankError('SY_RANK_DISAGREES', {
-        collective: 'the vote of a step',
-        where: ` (step ${get(0, 'step')})`,
-        field,
-        values: `${values[0]} on rank 0, ${values[odd]} on rank ${odd}`,
-        rank: odd,
-      })
-    }
+    if (values.every(v => v === values[0])) continue
+    const { odd, said } = minority(values)
+    throw new RankError('SY_RANK_DISAGREES', {
+      collective: 'the vote of a step',
+      where: ` (step ${get(0, 'step')})`,
+      field,
+      values: said,
+      rank: odd,
+      step: get(0, 'step'),
+    })
   }
   const numTokens = all('num_tokens')
   const isExtend = all('is_extend_in_batch').some(v => v === 1)
@@ -174,6 +174,20 @@ function agreedMode(modes: readonly ForwardMode[]): ForwardMode | null {
   const busy = modes.filter(mode => mode !== 'idle')
   const first = busy[0] ?? 'idle'
   return busy.every(mode => mode === first) ? first : null
+}
+
+/**
+ * Who says something else than most do (on a draw, than rank 0 does), and all of it in words.
+ * @param values not all equal, one a rank
+ */
+function minority(values: readonly number[]): { odd: number; said: string } {
+  const ranksOf = new Map<number, number[]>()
+  for (const [rank, value] of values.entries()) ranksOf.set(value, [...(ranksOf.get(value) ?? []), rank])
+  const camps = [...ranksOf].sort(([, a], [, b]) => b.length - a.length || a[0]! - b[0]!)
+  const name = (ranks: readonly number[]) =>
+    `rank${ranks.length === 1 ? '' : 's'} ${ranks.slice(0, 8).join(', ')}${ranks.length > 8 ? ', …' : ''}`
+  const said = camps.slice(0, 4).map(([value, ranks]) => `${value} on ${name(ranks)}`)
+  return { odd: camps[1]![1][0]!, said: said.join('; ') }
 }
 
 /** FNV-1a over words; equal on every rank because the votes are. */
