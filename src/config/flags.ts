@@ -82,6 +82,35 @@ export const ENGINE_FLAGS = {
     group: 'Scheduling',
     help: 'requests that run at once; further ones wait',
   },
+  /** Larger admits fewer requests at once. */
+  scheduleConservativeness: {
+    name: 'schedule-conservativeness',
+    type: 'number',
+    min: 0,
+    max: 100,
+    aboveMin: true,
+    default: 1,
+    group: 'Scheduling',
+    help: 'how careful admission is: larger counts with more output tokens, so fewer requests run at once and fewer are retracted',
+  },
+  /** Decode steps between steps with prompt tokens. */
+  prefillDecodeInterval: {
+    name: 'prefill-decode-interval',
+    type: 'integer',
+    min: 0,
+    max: 1 << 16,
+    default: 0,
+    group: 'Scheduling',
+    help: 'steps without prompt tokens after each one with, while requests decode',
+  },
+  /** Keep no prefixes. */
+  disableRadixCache: {
+    name: 'disable-radix-cache',
+    type: 'boolean',
+    default: false,
+    group: 'Memory',
+    help: 'keep no computed prefixes for later requests',
+  },
   /** Size of the KV cache in tokens. */
   maxTotalTokens: {
     name: 'max-total-tokens',

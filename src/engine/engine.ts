@@ -43,6 +43,7 @@ interface Live {
   admitted: number
   firstToken: number
   completionTokens: number
+  cachedTokens: number
   /** Collected until the first event takes them along. */
   promptLogprobs: (TokenLogprob | null)[] | null
   readonly detach: () => void
@@ -106,6 +107,9 @@ export class Engine implements GenerationEngine {
         steps: 0,
         voteWaitMs: 0,
         attentionPairs: 0,
+        prefilledTokens: 0,
+        cachedTokens: 0,
+        retractions: 0,
       }
     })
     this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks)
@@ -213,6 +217,7 @@ export class Engine implements GenerationEngine {
       seedHigh: 0,
       endTokenIds: [],
       isHealthCheck: false,
+      priority: 0,
     }
     return new Promise((resolve, reject) => {
       this.#logits.set(id, { rows: new Float32Array(ids.length * this.vocabSize), at: 0, resolve, reject })
@@ -284,7 +289,11 @@ export class Engine implements GenerationEngine {
   }
 
   /** One token of one request: text, ends, events. */
-  #advance(live: Live, { token, end, admittedAt }: RequestProgress, found: RequestLogprobs | undefined): void {
+  #advance(
+    live: Live,
+    { token, end, admittedAt, cachedTokens }: RequestProgress,
+    found: RequestLogprobs | undefined,
+  ): void {
     // By place, so that a prompt computed twice is reported once.
     found?.prompt.forEach((logprob, i) => {
       if (live.promptLogprobs) live.promptLogprobs[found.promptFrom + i] = logprob

@@ -6,7 +6,7 @@ import type { DpPaddingMode } from '../layers/index.js'
 import type { ProgramLimits } from '../models/index.js'
 import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
 import type { IdTables, Program } from '../program/index.js'
-import type { RankRequest, RequestProgress } from '../scheduler/index.js'
+import type { RankRequest, RequestProgress, SchedulerLimits } from '../scheduler/index.js'
 import type { Drill } from './drill.js'
 import type { ByPadding, RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
@@ -25,6 +25,7 @@ export interface RankLaunch {
   readonly idTables: IdTables
   readonly limits: ProgramLimits
   readonly chunkedPrefillSize: number
+  readonly scheduling: Pick<SchedulerLimits, 'prefixCache' | 'conservativeness' | 'prefillDecodeInterval'>
   readonly kernels: 'auto' | 'native' | 'reference'
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */

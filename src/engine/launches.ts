@@ -55,6 +55,11 @@ export function launchesOf(
       idTables: tables[ep]!,
       limits: plan.limits,
       chunkedPrefillSize: flags.chunkedPrefillSize,
+      scheduling: {
+        prefixCache: !flags.disableRadixCache,
+        conservativeness: flags.scheduleConservativeness,
+        prefillDecodeInterval: flags.prefillDecodeInterval,
+      },
       kernels: flags.kernels,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),

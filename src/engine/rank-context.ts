@@ -75,6 +75,7 @@ export function buildRankContext(launch: RankLaunch): RankContext {
       chunkedPrefillSize: launch.chunkedPrefillSize,
       maxRunningRequests: limits.sequences,
       logitRows: limits.sequences,
+      ...launch.scheduling,
     }),
     leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
     drill,

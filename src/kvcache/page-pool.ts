@@ -1,5 +1,5 @@
-// The paged KV pool of one attention-DP rank: which pages are free, and how many are promised to admitted requests.
-// A request's pages are taken as it grows, but its whole need is reserved when it is admitted, so it never runs dry.
+// The pages of one attention-DP rank's KV cache: which are free. Who holds the others is the prefix tree's and the
+// scheduler's business.
 import { Unreachable } from '../config/errors.js'
 
 export class PagePool {
@@ -7,51 +7,38 @@ export class PagePool {
   readonly pageSize: number
   /** Free page numbers; the last one is taken next, so that recently used (cache-warm) pages come back first. */
   readonly #free: number[]
-  #reserved = 0
+  readonly #isFree: Uint8Array
 
   constructor(pages: number, pageSize: number) {
     this.pages = pages
     this.pageSize = pageSize
     this.#free = Array.from({ length: pages }, (_, i) => pages - 1 - i)
+    this.#isFree = new Uint8Array(pages).fill(1)
   }
 
   pagesFor(tokens: number): number {
     return Math.ceil(tokens / this.pageSize)
   }
 
-  /** Promises `pages` pages to a request. @returns false, and promises nothing, when they are not there. */
-  reserve(pages: number): boolean {
-    if (this.#free.length - this.#reserved < pages) return false
-    this.#reserved += pages
-    return true
+  get freePages(): number {
+    return this.#free.length
   }
 
-  /** Gives back a promise that was not used. */
-  unreserve(pages: number): void {
-    this.#reserved -= pages
-    if (this.#reserved < 0) throw new Unreachable('more KV pages unreserved than were reserved')
-  }
-
-  /** Takes one reserved page. */
-  take(): number {
+  /** A free page, or undefined when there is none. */
+  take(): number | undefined {
     const page = this.#free.pop()
-    if (page === undefined || this.#reserved === 0) throw new Unreachable('a KV page was taken that was not reserved')
-    this.#reserved--
+    if (page !== undefined) this.#isFree[page] = 0
     return page
   }
 
-  release(pages: readonly number[]): void {
-    for (const page of pages) this.#free.push(page)
-    if (this.#free.length > this.pages) throw new Unreachable('a KV page was released twice')
+  release(page: number): void {
+    if (this.#isFree[page] !== 0) throw new Unreachable(`KV page ${page} was released twice`)
+    this.#isFree[page] = 1
+    this.#free.push(page)
   }
 
   /** Tokens that fit into the pool. */
   get totalTokens(): number {
     return this.pages * this.pageSize
-  }
-
-  /** Tokens whose pages are in use (whole pages). */
-  get usedTokens(): number {
-    return (this.pages - this.#free.length) * this.pageSize
   }
 }

@@ -14,6 +14,8 @@ export interface BatchSlice {
   readonly sample: boolean
   /** All rows give logits to the caller. */
   readonly wantLogits: boolean
+  /** Prompt tokens (or tokens computed again), not the one drawn last. */
+  readonly extend: boolean
 }
 
 export interface LocalBatch {
@@ -45,7 +47,7 @@ export function makeBatch(slices: readonly BatchSlice[]): LocalBatch {
     tokens += s.count
     logitRows += s.wantLogits ? s.count : s.sample ? 1 : 0
     attentionPairs += s.count * s.from + (s.count * (s.count + 1)) / 2
-    if (s.from < s.state.request.inputIds.length) extends_++
+    if (s.extend) extends_++
   }
   const mode = extends_ === 0 ? 'decode' : extends_ === slices.length ? 'extend' : 'mixed'
   const healthCheck = slices.every(s => s.state.request.isHealthCheck)

@@ -1,17 +1,13 @@
 // A request as its attention-DP rank sees it: its tokens, how far they are computed, and its KV pages.
+import type { PrefixNode } from '../kvcache/index.js'
 
-/** Changes to a request's logits before a draw; what they mean is said in engine/logit-edits.ts. */
+/** Penalties, bias and a minimum of tokens: what changes a row of logits before the draw (engine/logit-edits.ts). */
 export interface LogitEdits {
-  /** 1 = off. */
   readonly repetitionPenalty: number
-  /** 0 = off. */
   readonly frequencyPenalty: number
-  /** 0 = off. */
   readonly presencePenalty: number
-  /** No end token is drawn before this many others. */
   readonly minTokens: number
   readonly biasTokens: readonly number[]
-  /** One a token of `biasTokens`. */
   readonly biasValues: readonly number[]
 }
 
@@ -31,16 +27,18 @@ export interface RankRequest {
   readonly seedHigh: number
   /** Tokens that end the output (the model's own, unless ignored, and the request's). */
   readonly endTokenIds: readonly number[]
-  /** Absent: logits are drawn from as they are. */
-  readonly edits?: LogitEdits
-  /** Alternatives to report beside the log-probability of each drawn token; absent: report nothing. */
-  readonly topLogprobs?: number
-  /** The same for the tokens of the prompt; needs `wantLogits`. The logits themselves then stay in the rank. */
-  readonly promptTopLogprobs?: number
   /** Send the logits of every prompt position. */
   readonly wantLogits: boolean
   /** A probe, not a user's request. */
   readonly isHealthCheck: boolean
+  /** Larger goes first. */
+  readonly priority: number
+  /** Changes to logits before the draw; absent when there are none. */
+  readonly edits?: LogitEdits
+  /** Report the log-probability of each drawn token and of so many best ones. */
+  readonly topLogprobs?: number
+  /** The same for the tokens of the prompt. */
+  readonly promptTopLogprobs?: number
 }
 
 export type EndReason = 'stop' | 'length'
@@ -52,30 +50,41 @@ export class RequestState {
   length: number
   /** Tokens whose keys and values are in the cache. */
   computed = 0
-  /** KV pages held, in order of position. */
+  /** Prompt tokens that were found in the cache. */
+  cached = 0
+  /** KV pages held, in order of position. The first `path.length` of them lie in the prefix tree. */
   readonly pages: number[] = []
-  /** Pages promised and not yet taken. */
-  reserved: number
+  readonly path: PrefixNode[] = []
   readonly key: number
-  /** When it was admitted, on the rank's clock. */
-  readonly admittedAt: number
+  /** Order of arrival at this rank. */
+  readonly arrival: number
+  /** When it was first admitted, on the rank's clock; 0 while it has never been. */
+  admittedAt = 0
 
-  constructor(request: RankRequest, reserved: number, admittedAt: number) {
+  constructor(request: RankRequest, arrival: number) {
     this.request = request
     this.length = request.inputIds.length
     this.tokens = new Int32Array(this.length + request.maxTokens)
     this.tokens.set(request.inputIds)
-    this.reserved = reserved
     this.key = request.key
-    this.admittedAt = admittedAt
+    this.arrival = arrival
   }
 
   get id(): string {
     return this.request.id
   }
 
+  get promptLength(): number {
+    return this.request.inputIds.length
+  }
+
   get drawn(): number {
-    return this.length - this.request.inputIds.length
+    return this.length - this.promptLength
+  }
+
+  /** Tokens it may still draw. */
+  get remaining(): number {
+    return this.request.maxTokens - this.drawn
   }
 
   /** Tokens that wait to be computed: the rest of the prompt, or the one drawn last. */
@@ -83,7 +92,8 @@ export class RequestState {
     return this.length - this.computed
   }
 
+  /** Its prompt is not computed yet, or its cache was taken away and has to be computed again. */
   get inPrefill(): boolean {
-    return this.computed < this.request.inputIds.length
+    return this.computed < this.promptLength || this.pending > 1
   }
 }

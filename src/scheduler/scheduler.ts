@@ -1,10 +1,14 @@
-// The scheduler of one attention-DP rank: admits requests in order of arrival, forms each step's batch, commits results.
+// The scheduler of one attention-DP rank: admits requests, forms each step's batch, commits results.
 //
-// A step takes one token of every decoding request and then prompt tokens up to the chunk size, so a long prompt never
-// stops the others. A request is admitted when the pages of its whole need can be reserved; until then it waits.
-// Nothing changes between `form` and `commit`, so a step that failed can be formed again.
+// A step takes one token of every decoding request and then prompt tokens up to the chunk size, so a decoding request
+// waits for at most one chunk, however long the prompts are. Requests are admitted while the KV they will probably need is
+// there; when it runs out all the same, the youngest are put back and later computed again, with the same result.
+// Forming a batch changes no request's tokens, so a step that failed can be formed again.
 import type { PagePool } from '../kvcache/index.js'
-import { type BatchSlice, type LocalBatch, makeBatch } from './batch.js'
+import { PrefixTree } from '../kvcache/index.js'
+import { AdmissionEstimate } from './admission.js'
+import { type BatchSlice, IDLE_BATCH, type LocalBatch, makeBatch } from './batch.js'
+import { KvLedger } from './kv-ledger.js'
 import { type EndReason, type RankRequest, RequestState } from './request-state.js'
 
 export interface SchedulerLimits {
@@ -13,6 +17,12 @@ export interface SchedulerLimits {
   readonly maxRunningRequests: number
   /** Rows the output head takes in one step. */
   readonly logitRows: number
+  /** Keep computed prefixes for later requests. */
+  readonly prefixCache: boolean
+  /** 1 trusts the usual share of max_tokens to be drawn; larger admits fewer requests (--schedule-conservativeness). */
+  readonly conservativeness: number
+  /** Steps without prefill after each one with, while requests decode (--prefill-decode-interval). */
+  readonly prefillDecodeInterval: number
 }
 
 /** What a step did for one request. */
@@ -23,34 +33,68 @@ export interface RequestProgress {
   readonly logprob: number
   readonly end: EndReason | null
   readonly admittedAt: number
+  /** Prompt tokens that did not have to be computed. */
+  readonly cachedTokens: number
   /** Row of the step's logits where this request's rows begin, and how many it has. */
   readonly logitRow: number
   readonly logitRows: number
 }
 
+/** Counts since the start. */
+export interface SchedulerCounters {
+  readonly steps: number
+  /** Prompt tokens computed (again, too) and prompt tokens found in the cache. */
+  readonly prefilledTokens: number
+  readonly cachedTokens: number
+  readonly retractions: number
+}
+
 export class Scheduler {
-  readonly #pool: PagePool
+  readonly #ledger: KvLedger
   readonly #limits: SchedulerLimits
-  readonly #waiting: RankRequest[] = []
+  readonly #estimate: AdmissionEstimate
+  /** In the order in which they will be admitted. */
+  readonly #waiting: RequestState[] = []
+  /** In the order of admission: the last ones are retracted first. */
   readonly #running: RequestState[] = []
+  #arrivals = 0
   #steps = 0
+  #prefilledTokens = 0
+  #cachedTokens = 0
+  #retractions = 0
+  #stepsSincePrefill = Number.POSITIVE_INFINITY
+  paused = false
 
   constructor(pool: PagePool, limits: SchedulerLimits) {
-    this.#pool = pool
+    this.#ledger = new KvLedger(pool, new PrefixTree(pool), limits.prefixCache)
     this.#limits = limits
+    this.#estimate = new AdmissionEstimate(limits.conservativeness)
   }
 
   add(request: RankRequest): void {
-    this.#waiting.push(request)
+    this.#enqueue(new RequestState(request, this.#arrivals++))
+  }
+
+  /** Behind all of its priority that came before it; a retracted request keeps its place. */
+  #enqueue(state: RequestState): void {
+    const before = (a: RequestState, b: RequestState) =>
+      a.request.priority !== b.request.priority ? a.request.priority > b.request.priority : a.arrival < b.arrival
+    const at = this.#waiting.findIndex(other => before(state, other))
+    this.#waiting.splice(at < 0 ? this.#waiting.length : at, 0, state)
   }
 
   /** Forgets a request, wherever it is. Its pages are free at once. @returns whether it was there. */
   abort(id: string): boolean {
-    const waiting = this.#waiting.findIndex(r => r.id === id)
+    const waiting = this.#waiting.findIndex(s => s.id === id)
     if (waiting >= 0) this.#waiting.splice(waiting, 1)
-    const running = this.#running.find(r => r.id === id)
+    const running = this.#running.find(s => s.id === id)
     if (running) this.#finish(running)
     return waiting >= 0 || running !== undefined
+  }
+
+  /** Forgets cached prefixes that no request uses. @returns pages freed */
+  flushCache(): number {
+    return this.#ledger.tree.clear()
   }
 
   get runningCount(): number {
@@ -61,86 +105,168 @@ export class Scheduler {
     return this.#waiting.length
   }
 
-  get steps(): number {
-    return this.#steps
+  get usedTokens(): number {
+    return this.#ledger.usedTokens
   }
 
-  /** The batch of the next step; IDLE_BATCH when there is nothing to do. */
-  form(now: number): LocalBatch {
-    this.#admit(now)
-    const slices: BatchSlice[] = []
-    let logitRoom = this.#limits.logitRows
-    for (const state of this.#running) {
-      if (state.inPrefill) continue
-      slices.push({ state, from: state.computed, count: state.pending, sample: true, wantLogits: false })
-      logitRoom--
+  get counters(): SchedulerCounters {
+    const [prefilledTokens, cachedTokens, retractions] = [this.#prefilledTokens, this.#cachedTokens, this.#retractions]
+    return { steps: this.#steps, prefilledTokens, cachedTokens, retractions }
+  }
+
+  /** It would prefill now if it were let: prompts are waiting or under way. */
+  get hasPrefill(): boolean {
+    return this.#waiting.length > 0 || this.#running.some(s => s.inPrefill)
+  }
+
+  get hasDecode(): boolean {
+    return this.#running.some(s => !s.inPrefill)
+  }
+
+  /**
+   * The batch of the next step; IDLE_BATCH when there is nothing to do.
+   * @param mayPrefill false holds prompts back for this step (alignment over DP ranks)
+   */
+  form(now: number, mayPrefill = true): LocalBatch {
+    if (this.paused) return IDLE_BATCH
+    const slices = this.#decodes()
+    const rested = this.#stepsSincePrefill >= this.#limits.prefillDecodeInterval
+    if (slices.length === 0 || (mayPrefill && rested)) {
+      if (mayPrefill) this.#admit(now)
+      this.#prefills(slices)
+      while (slices.length === 0 && this.#running.length > 1) {
+        // Nobody could take a step: the youngest gives its pages to the oldest.
+        this.#retract(this.#running.at(-1)!)
+        this.#prefills(slices)
+      }
     }
-    let room = this.#limits.chunkedPrefillSize
+    return makeBatch(slices)
+  }
+
+  /** One token of every request that decodes, oldest first; the youngest make room when pages have run out. */
+  #decodes(): BatchSlice[] {
+    const slices: BatchSlice[] = []
+    for (const state of [...this.#running]) {
+      if (state.inPrefill) continue
+      while (this.#running.includes(state) && this.#ledger.cover(state, state.length) < state.length) {
+        this.#retract(this.#victim(state))
+      }
+      if (!this.#running.includes(state)) continue
+      slices.push({ state, from: state.computed, count: 1, sample: true, wantLogits: false, extend: false })
+    }
+    return slices.filter(({ state }) => this.#running.includes(state))
+  }
+
+  /** The youngest of the lowest priority; requests that report logits as they go are not interrupted. */
+  #victim(needy: RequestState): RequestState {
+    let victim = needy
     for (const state of this.#running) {
-      if (!state.inPrefill || room === 0 || logitRoom === 0) continue
+      if (state.request.wantLogits) continue
+      if (state.request.priority <= victim.request.priority) victim = state
+    }
+    return victim
+  }
+
+  #prefills(slices: BatchSlice[]): void {
+    let room = this.#limits.chunkedPrefillSize
+    let logitRoom = this.#limits.logitRows - slices.length
+    const chosen = new Set(slices.map(s => s.state))
+    const starting: RequestState[] = []
+    for (const state of this.#running) {
+      if (!state.inPrefill || room === 0 || logitRoom === 0 || chosen.has(state)) continue
+      this.#ledger.adoptPrefix(state)
+      if (starting.some(other => this.#willShare(other, state))) continue
       const { wantLogits } = state.request
-      const count = Math.min(state.pending, room, wantLogits ? logitRoom : Number.POSITIVE_INFINITY)
+      const wanted = Math.min(state.pending, room, wantLogits ? logitRoom : Number.POSITIVE_INFINITY)
+      const count = this.#ledger.cover(state, state.computed + wanted) - state.computed
+      if (count <= 0) continue
       const sample = count === state.pending && state.request.maxTokens > 0
-      slices.push({ state, from: state.computed, count, sample, wantLogits })
+      slices.push({ state, from: state.computed, count, sample, wantLogits, extend: true })
+      starting.push(state)
       room -= count
       logitRoom -= wantLogits ? count : sample ? 1 : 0
     }
-    for (const slice of slices) this.#takePages(slice)
-    return makeBatch(slices)
+  }
+
+  /** `other` computes in this step a page that `state`, not begun yet, would compute too: better to wait and read it. */
+  #willShare(other: RequestState, state: RequestState): boolean {
+    if (!this.#limits.prefixCache || state.request.wantLogits) return false
+    if (state.pages.length !== state.path.length) return false
+    const { pageSize } = this.#ledger.pool
+    const end = state.computed + pageSize
+    if (end >= state.length || end > other.length || other.computed > state.computed) return false
+    for (let i = 0; i < end; i++) if (state.tokens[i] !== other.tokens[i]) return false
+    return true
   }
 
   #admit(now: number): void {
     while (this.#waiting.length > 0 && this.#running.length < this.#limits.maxRunningRequests) {
       const next = this.#waiting[0]!
-      const need = this.#pool.pagesFor(next.inputIds.length + next.maxTokens)
-      if (!this.#pool.reserve(need)) return
+      if (this.#running.length > 0 && !this.#fits(next)) return
       this.#waiting.shift()
-      this.#running.push(new RequestState(next, need, now))
+      next.admittedAt ||= now
+      this.#running.push(next)
     }
   }
 
-  #takePages({ state, from, count }: BatchSlice): void {
-    while (state.pages.length * this.#pool.pageSize < from + count) {
-      state.pages.push(this.#pool.take())
-      state.reserved--
-    }
+  /** Pages for its prompt and for what it and the running ones will probably draw. */
+  #fits(next: RequestState): boolean {
+    const { pool, availablePages } = this.#ledger
+    const future = (s: RequestState) => s.pending + this.#estimate.tokens(s.remaining)
+    let pages = 0
+    for (const s of [...this.#running, next]) pages += pool.pagesFor(s.computed + future(s)) - s.pages.length
+    return pages <= availablePages
+  }
+
+  #retract(state: RequestState): void {
+    this.#retractions++
+    this.#estimate.retracted(this.#running)
+    this.#ledger.release(state)
+    state.computed = 0
+    this.#running.splice(this.#running.indexOf(state), 1)
+    this.#enqueue(state)
   }
 
   /** Makes a step's results visible. `sampled[i]` and `logprobs[i]` belong to logit row i. */
   commit(batch: LocalBatch, sampled: ArrayLike<number>, logprobs: ArrayLike<number>): RequestProgress[] {
     this.#steps++
+    this.#estimate.decay()
     const progress: RequestProgress[] = []
     let row = 0
+    let prefilled = 0
     for (const slice of batch.slices) {
       const { state } = slice
       const logitRow = row
       const logitRows = slice.wantLogits ? slice.count : slice.sample ? 1 : 0
       row += logitRows
       state.computed = slice.from + slice.count
+      this.#ledger.share(state)
+      if (slice.extend) prefilled += slice.count
       let token: number | null = null
       let end: EndReason | null = null
       if (slice.sample) {
         token = sampled[row - 1]!
+        if (state.drawn === 0) this.#cachedTokens += state.cached
         state.tokens[state.length++] = token
         if (state.request.endTokenIds.includes(token)) end = 'stop'
-        else if (state.drawn >= state.request.maxTokens) end = 'length'
+        else if (state.remaining === 0) end = 'length'
       } else if (state.request.maxTokens === 0 && !state.inPrefill) {
         end = 'length'
       }
       if (end) this.#finish(state)
       if (logitRows > 0 || end) {
         const logprob = token === null ? 0 : logprobs[row - 1]!
-        progress.push({ id: state.id, token, logprob, end, admittedAt: state.admittedAt, logitRow, logitRows })
+        const { id, admittedAt, cached } = state
+        progress.push({ id, token, logprob, end, admittedAt, cachedTokens: cached, logitRow, logitRows })
       }
     }
+    this.#prefilledTokens += prefilled
+    this.#stepsSincePrefill = prefilled > 0 ? 0 : this.#stepsSincePrefill + 1
     return progress
   }
 
   #finish(state: RequestState): void {
     this.#running.splice(this.#running.indexOf(state), 1)
-    this.#pool.release(state.pages)
-    this.#pool.unreserve(state.reserved)
-    state.pages.length = 0
-    state.reserved = 0
+    this.#ledger.release(state)
   }
 }
