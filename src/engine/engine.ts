@@ -132,8 +132,8 @@ export class Engine implements GenerationEngine {
     const { launches, kvBytes } = launchesOf(plan, flags, weights, control, lender, availableParallelism())
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
     const engine = new Engine(plan, flags, tokenizer, facts)
-    const names = (rank: number, operation: number) => {
-      const op = plan.programs[rank]?.SUM_LEN.program.operations[operation]
+    const names = (rank: number, program: number, operation: number) => {
+      const op = plan.programs[rank]?.[program === 0 ? 'MAX_LEN' : 'SUM_LEN'].program.operations[operation]
       return op ? `${op.kind}: ${op.label}` : 'unknown'
     }
     engine.#host = new RankHost(

@@ -34,7 +34,7 @@ export interface RankHostEvents {
 }
 
 /** Names an operation of a rank's program, for messages. */
-export type OperationNames = (rank: number, operation: number) => string
+export type OperationNames = (rank: number, program: number, operation: number) => string
 
 /** Ranks whose waiting a message tells, of maybe hundreds. */
 const WAITERS_SHOWN = 4
@@ -164,8 +164,8 @@ export class RankHost {
   }
 
   #where(rank: number): string {
-    const { phase, layer, operation, waitingFor } = this.control.status(rank)
-    const place = operation < 0 ? `phase ${phase}` : `operation ${operation} (${this.#names(rank, operation)})`
+    const { phase, layer, program, operation, waitingFor } = this.control.status(rank)
+    const place = operation < 0 ? `phase ${phase}` : `operation ${operation} (${this.#names(rank, program, operation)})`
     return `${layer < 0 ? '' : `layer ${layer}, `}${place}${waitingFor < 0 ? '' : `, waiting for rank ${waitingFor}`}`
   }
 

@@ -57,6 +57,7 @@ export class Rank {
       }
       yield* this.#publish(batch)
       status.phase('forward')
+      status.program(plan.dpPadding === 'MAX_LEN' ? 0 : 1)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
       const program = operations[plan.dpPadding]
       yield* runSequential(program.slice(0, -1), values, status)

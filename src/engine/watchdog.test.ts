@@ -7,6 +7,7 @@ const status = (rank: number, waitingFor: number, phase: Phase = 'forward', beat
   phase,
   step: 1,
   layer: 0,
+  program: 0,
   operation: 0,
   waitingFor,
   beat,

@@ -18,6 +18,7 @@ const RANK = {
   phase: 19,
   waitingFor: 20,
   beat: 21,
+  program: 22,
   epoch: 32,
 } as const
 
@@ -34,7 +35,9 @@ export interface RankStatus {
   readonly step: number
   /** -1 outside layers. */
   readonly layer: number
-  /** Index into the rank's program, -1 outside it. */
+  /** Which of the rank's programs it runs: 0 = MAX_LEN, 1 = SUM_LEN. */
+  readonly program: number
+  /** Index into that program, -1 outside it. */
   readonly operation: number
   /** Rank that is awaited, or -1. */
   readonly waitingFor: number
@@ -57,7 +60,10 @@ export class ControlBlock {
   static create(ranks: number): ControlBlock {
     const buffer = new SharedArrayBuffer((HEADER_WORDS + ranks * RANK_WORDS) * 4)
     new Int32Array(buffer)[HEADER.ranks] = ranks
-    return new ControlBlock(buffer)
+    const block = new ControlBlock(buffer)
+    // A rank that starts is nowhere yet.
+    for (let r = 0; r < ranks; r++) block.statusWriter(r)
+    return block
   }
 
   static attach(buffer: SharedArrayBuffer): ControlBlock {
@@ -109,6 +115,7 @@ export class ControlBlock {
       phase: PHASES[read(RANK.phase)] ?? 'starting',
       step: read(RANK.step),
       layer: read(RANK.layer),
+      program: read(RANK.program),
       operation: read(RANK.operation),
       waitingFor: read(RANK.waitingFor) - 1,
       beat: read(RANK.beat),
@@ -136,6 +143,10 @@ export class StatusWriter {
 
   step(step: number): void {
     this.#words[this.#base + RANK.step] = step
+  }
+
+  program(program: number): void {
+    this.#words[this.#base + RANK.program] = program
   }
 
   operation(layer: number, operation: number): void {
