@@ -2,7 +2,7 @@
 // precision written for the suite, at odd sizes, with strides and offsets, in place; and the promise of the CPU device
 // that a row's bits depend on that row alone.
 import { attentionSuite } from './suite/attention.suite.js'
-import type { Implementation } from './suite/bench.suite.js'
+import { type Implementation, useMemory } from './suite/bench.suite.js'
 import { elementwiseSuite } from './suite/elementwise.suite.js'
 import { linearSuite } from './suite/linear.suite.js'
 import { moeSuite } from './suite/moe.suite.js'
@@ -13,6 +13,7 @@ export type { Implementation } from './suite/bench.suite.js'
 
 /** Declares the tests for one implementation; call it inside a `describe`. */
 export function opsSuite(implementation: Implementation): void {
+  if (implementation.lender) useMemory(implementation.lender)
   packingSuite(implementation)
   linearSuite(implementation)
   elementwiseSuite(implementation)

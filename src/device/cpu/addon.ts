@@ -37,6 +37,7 @@ export const ADDON_PATH = fileURLToPath(new URL('../../../build/switchyard_kerne
 
 /** Loads the addon, or says in half a sentence why it cannot be used. */
 export function loadAddon(path: string = ADDON_PATH): LoadedAddon {
+  if (process.env['SWITCHYARD_NO_ADDON'] === '1') return { missing: 'SWITCHYARD_NO_ADDON=1 hides them' }
   if (!existsSync(path)) return { missing: `${path} does not exist (it is built by scripts/build-kernels.mjs)` }
   try {
     const addon = createRequire(import.meta.url)(path) as Addon

@@ -9,6 +9,24 @@ export class CpuDeviceError extends errorArea('CPU device', {
     remedy:
       'Run `node scripts/build-kernels.mjs` (it needs g++ or clang++) and read what it says, or use the reference kernels.',
   },
+  SY_DEVICE_NO_WASM_KERNELS: {
+    status: 500,
+    message: 'WebAssembly kernels cannot be used: {path} does not load: {reason}.',
+    remedy: 'Reinstall the package, or use other kernels: --kernels native (needs a compiler) or --kernels reference.',
+  },
+  SY_DEVICE_WASM_MEMORY: {
+    status: 503,
+    message: 'The memory of the WebAssembly kernels could not be had: {reason}.',
+    remedy:
+      'Allow this process more memory (addresses: `ulimit -v`, or the limit of its container), or install g++ or clang++ and run `npm rebuild`: native kernels need no memory of that kind.',
+  },
+  SY_DEVICE_WASM_MEMORY_FULL: {
+    status: 400,
+    message:
+      'WebAssembly kernels reach {limit} GiB in all, and {purpose} needs {needed} GiB beside the {lent} GiB already taken.',
+    remedy:
+      'Install g++ or clang++ and run `npm rebuild`: native kernels have no such limit. Or take less: --dtype bfloat16, a smaller --max-total-tokens or --max-running-requests, a smaller model.',
+  },
   SY_DEVICE_UNKNOWN_ISA: {
     status: 400,
     message: 'This processor does not run CPU kernels for "{isa}"; it runs {available}.',

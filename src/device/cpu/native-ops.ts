@@ -1,5 +1,5 @@
-// Ops over the native addon: an operation's fixed arguments are written as a flat list of numbers, checked and kept by
-// the addon, and the kernel that comes back is the addon's own function, so that a call costs a tenth of a microsecond.
+// Ops over compiled kernels (the native addon, or WebAssembly): an operation's fixed arguments are written as a flat list
+// of numbers, checked and kept by the library, and the kernel that comes back is its own function: a call costs little.
 // The order of the numbers is that of kernels/cpu/bind.cpp; keep the two side by side.
 import { Unreachable } from '../../config/errors.js'
 import type { MemorySpan } from '../memory.js'
@@ -13,7 +13,16 @@ import type {
   ParameterVector,
   RouterSpec,
 } from '../ops.js'
-import type { Addon } from './addon.js'
+
+/** What binding needs of compiled kernels: the addon has it, and so have the WebAssembly kernels. */
+export interface KernelLibrary {
+  /** Instruction sets, worst first; their indices are the `isa` arguments. */
+  isas(): string[]
+  /** Binds operation number `op`. Throws when operands leave their spans. */
+  bind(isa: number, op: number, numbers: Float64Array): (rows: number) => void
+  /** Address of the first byte of a view, as the library's kernels reach it. */
+  addressOf(view: Uint8Array): number
+}
 
 const OPERATIONS = [
   'embed',
@@ -40,10 +49,10 @@ export const KIND = { f32: 0, bf16: 1 } as const
 
 /** The numbers of one bind, and the buffers they point into. */
 export class ArgumentList {
-  readonly #addon: Addon
+  readonly #addon: Pick<KernelLibrary, 'addressOf'>
   readonly #numbers: number[] = []
   readonly buffers: SharedArrayBuffer[] = []
-  constructor(addon: Addon) {
+  constructor(addon: Pick<KernelLibrary, 'addressOf'>) {
     this.#addon = addon
   }
 
@@ -81,19 +90,19 @@ export class ArgumentList {
   }
 }
 
-/** The native kernels of one instruction set. */
+/** The compiled kernels of one instruction set. */
 export class NativeOps implements Ops {
   readonly name: string
-  readonly #addon: Addon
+  readonly #addon: KernelLibrary
   readonly #isa: number
   /** A bound kernel holds addresses only; this keeps the memory behind them as long as the kernel itself. */
   readonly #keeps = new WeakMap<Kernel, SharedArrayBuffer[]>()
 
-  /** `isa` is an index into `addon.isas()`. */
-  constructor(addon: Addon, isa: number) {
+  /** `isa` is an index into `addon.isas()`; `family` stands before its name in reports. */
+  constructor(addon: KernelLibrary, isa: number, family: 'native' | 'wasm' = 'native') {
     this.#addon = addon
     this.#isa = isa
-    this.name = `native ${addon.isas()[isa]}`
+    this.name = `${family} ${addon.isas()[isa]}`
   }
 
   #list(): ArgumentList {

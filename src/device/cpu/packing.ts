@@ -7,12 +7,13 @@ import type { Addon } from './addon.js'
 import { ArgumentList } from './native-ops.js'
 import { elementReader, roundToBf16 } from './number-formats.js'
 
-const DTYPE = { F32: 0, F16: 1, BF16: 2, F8_E4M3: 3 } as const
+export const DTYPE = { F32: 0, F16: 1, BF16: 2, F8_E4M3: 3 } as const
 
 /** Bytes of one panel of 16 output rows. */
 export const panelBytes = (kind: WeightKind, k: number): number => (kind === 'f32' ? k : Math.ceil(k / 2)) * 64
 
-const packedBytes = (kind: WeightKind, n: number, k: number): number => alignUp(Math.ceil(n / 16) * panelBytes(kind, k))
+export const packedBytes = (kind: WeightKind, n: number, k: number): number =>
+  alignUp(Math.ceil(n / 16) * panelBytes(kind, k))
 
 export class NativePacker implements Packer {
   readonly #addon: Addon

@@ -2,18 +2,27 @@
 // comparisons. Guard values around operands show writes that go astray.
 import { expect } from 'vitest'
 import { CounterRandom, STREAM } from '../../runtime/random.js'
-import { f32View, HostMemoryLender, i32View, type MemorySpan } from '../memory.js'
+import { f32View, HostMemoryLender, i32View, type MemoryLender, type MemorySpan } from '../memory.js'
 import type { Operand, Ops, PackedMatrix, Packer, ParameterVector, WeightKind } from '../ops.js'
 
 /** What a suite runs against. */
 export interface Implementation {
   readonly ops: Ops
   readonly packer: Packer
+  /** Where kernels reach no other memory than their own device's: what lends it. All implementations of a file share it. */
+  readonly lender?: MemoryLender
 }
 
 export const GUARD = 1.25e30
 
-const memory = new HostMemoryLender()
+let memory: MemoryLender = new HostMemoryLender()
+
+/** The memory of everything the suites make from now on. */
+export function useMemory(lender: MemoryLender): void {
+  memory = lender
+}
+
+export const lend = (bytes: number): MemorySpan => memory.lend(bytes, 'test')
 
 /** An operand with guards before, after and between its rows, and a view of it. */
 export interface TestRows extends Operand {

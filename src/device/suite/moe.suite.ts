@@ -2,7 +2,6 @@
 // the batch.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { HostMemoryLender } from '../memory.js'
 import type { GatedActivation, Operand, RouterSpec, WeightKind } from '../ops.js'
 import {
   at,
@@ -13,6 +12,7 @@ import {
   fillInts,
   from,
   type Implementation,
+  lend,
   matrixOf,
   noise,
   random,
@@ -171,7 +171,7 @@ export function moeSuite({ ops, packer }: Implementation): void {
       const biases = biased ? { gateUpBias, downBias } : {}
       const scratchFor = (rows: number): Operand => {
         const elements = rows * topK * (3 * inter + hidden)
-        return { span: new HostMemoryLender().lend(elements * 4, 'scratch'), offset: 0, stride: 0 }
+        return { span: lend(elements * 4), offset: 0, stride: 0 }
       }
       const bind = (b: Batch, first = 0, rows = b.x.rows) =>
         ops.experts({

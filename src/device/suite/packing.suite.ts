@@ -1,9 +1,9 @@
 // Packing: every source format into every kind, transposed, shifted, with odd edges and block scales, compared number by
 // number with conversions written out here.
 import { describe, expect, it } from 'vitest'
-import { f32View, HostMemoryLender, u16View } from '../memory.js'
+import { f32View, u16View } from '../memory.js'
 import type { PackedMatrix, PackSource, SourceDtype, WeightKind } from '../ops.js'
-import { type Implementation, noise, random } from './bench.suite.js'
+import { type Implementation, lend, noise, random } from './bench.suite.js'
 
 const size = { F32: 4, F16: 2, BF16: 2, F8_E4M3: 1 } as const
 
@@ -57,7 +57,7 @@ function unpack(m: PackedMatrix, i: number, r: number, c: number): number {
 export function packingSuite({ packer }: Implementation): void {
   const target = (kind: WeightKind, n: number, k: number, count: number): PackedMatrix => {
     const strideBytes = packer.packedBytes(kind, n, k)
-    return { kind, n, k, count, strideBytes, span: new HostMemoryLender().lend(strideBytes * count, 'weights') }
+    return { kind, n, k, count, strideBytes, span: lend(strideBytes * count) }
   }
   const dtypes: SourceDtype[] = ['F32', 'F16', 'BF16', 'F8_E4M3']
   const kinds: WeightKind[] = ['f32', 'bf16']
@@ -151,7 +151,7 @@ export function packingSuite({ packer }: Implementation): void {
 
   it.each(dtypes)('packVector reads %s with a stride', dtype => {
     const { bytes, values } = tensor(dtype, 40, 5)
-    const span = new HostMemoryLender().lend(64, 'vector')
+    const span = lend(64)
     packer.packVector({ span, length: 16 }, 4, 9, { dtype, bytes, offset: 2, strideN: 3, strideK: 0 })
     const got = Array.from(f32View(span))
     expect(got).toEqual(Array.from({ length: 16 }, (_, i) => (i >= 4 && i < 13 ? values[2 + 3 * (i - 4)]! : 0)))
