@@ -103,6 +103,23 @@ export const ENGINE_FLAGS = {
     group: 'Scheduling',
     help: 'steps without prompt tokens after each one with, while requests decode',
   },
+  /** Align prefills over attention-DP ranks. */
+  enablePrefillDelayer: {
+    name: 'enable-prefill-delayer',
+    type: 'boolean',
+    default: false,
+    group: 'Scheduling',
+    help: 'let prompts wait until other attention-DP ranks have some too, since a prefill on one rank slows all',
+  },
+  prefillDelayerMaxDelayPasses: {
+    name: 'prefill-delayer-max-delay-passes',
+    type: 'integer',
+    min: 0,
+    max: 1 << 16,
+    default: 30,
+    group: 'Scheduling',
+    help: 'steps a prompt waits at most for other attention-DP ranks',
+  },
   /** Keep no prefixes. */
   disableRadixCache: {
     name: 'disable-radix-cache',

@@ -74,11 +74,11 @@ export const PARALLEL_FLAGS = {
   loadBalanceMethod: {
     name: 'load-balance-method',
     type: 'choice',
-    choices: ['auto', 'round_robin', 'total_requests', 'total_tokens'],
+    choices: ['auto', 'round_robin', 'total_requests', 'total_tokens', 'cache_aware'],
     refused: { follow_bootstrap_room: 'it belongs to prefill-decode disaggregation, which is not built yet' },
     default: 'auto',
     group: 'Parallelism',
-    help: 'how requests are spread over attention-DP ranks; auto is round_robin',
+    help: 'how requests are spread over attention-DP ranks; auto is round_robin; cache_aware goes where most of the prompt is cached',
   },
   /** Seconds a rank may wait in a collective. */
   distTimeout: {

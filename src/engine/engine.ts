@@ -3,7 +3,6 @@
 import { randomBytes } from 'node:crypto'
 import { availableParallelism } from 'node:os'
 import type { EngineFlags } from '../config/flags.js'
-import { HostMemoryLender } from '../device/memory.js'
 import type { Tokenizer } from '../formats/tokenizer/index.js'
 import { ControlBlock } from '../runtime/control.js'
 import { DpRouter, type RequestProgress } from '../scheduler/index.js'
@@ -73,6 +72,7 @@ export class Engine implements GenerationEngine {
   readonly #states: DpRankState[]
   readonly #seed: bigint
   readonly #router: DpRouter
+  readonly #flushing: { readonly dpRank: number; resolve(pages: number): void }[] = []
   #host!: RankHost
   #counter = 0
   #closing: Promise<void> | null = null
@@ -112,7 +112,7 @@ export class Engine implements GenerationEngine {
         retractions: 0,
       }
     })
-    this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks)
+    this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks, flags.pageSize)
     this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
   }
 
@@ -126,7 +126,7 @@ export class Engine implements GenerationEngine {
     const plan = planModel(flags, device)
     for (const note of plan.parallel.notes) hooks.onNotice?.(note)
     const tokenizer = openTokenizer(plan)
-    const lender = new HostMemoryLender()
+    const lender = device.createLender()
     const weights = await loadModelWeights(plan, flags, device, lender, hooks)
     const control = ControlBlock.create(plan.topology.ranks.length)
     const { launches, kvBytes } = launchesOf(plan, flags, weights, control, lender, availableParallelism())
@@ -175,7 +175,7 @@ export class Engine implements GenerationEngine {
     const { signal } = request
     const live: Live = {
       id,
-      dpRank: this.#router.pick(request.inputIds.length, request.routedDpRank),
+      dpRank: this.#router.pick(request.inputIds, request.routedDpRank),
       request,
       events,
       text: new TextStream(this.tokenizer, request.sampling.stop, request.sampling.minTokens ?? 0),
@@ -226,6 +226,39 @@ export class Engine implements GenerationEngine {
     })
   }
 
+  /** Ends a request early, as its signal would. @returns whether it was running */
+  abort(id: string): boolean {
+    const known = this.#live.has(id)
+    this.#abort(id)
+    return known
+  }
+
+  /** Ends all requests early. @returns how many there were */
+  abortAll(): number {
+    const ids = [...this.#live.keys()]
+    for (const id of ids) this.#abort(id)
+    return ids.length
+  }
+
+  /** Running requests stand still until `resume`; new ones queue. */
+  pause(): void {
+    this.#sendAll({ kind: 'pause' })
+  }
+
+  resume(): void {
+    this.#sendAll({ kind: 'continue' })
+  }
+
+  /** Forgets cached prefixes that no request uses. @returns pages freed over all attention-DP ranks */
+  async flushCache(): Promise<number> {
+    this.#refuseWhenGone()
+    const counts = this.#states.map(
+      (_, dpRank) => new Promise<number>(resolve => this.#flushing.push({ dpRank, resolve })),
+    )
+    this.#sendAll({ kind: 'flush_cache' })
+    return (await Promise.all(counts)).reduce((a, b) => a + b, 0)
+  }
+
   state(): readonly DpRankState[] {
     return this.#states
   }
@@ -256,6 +289,10 @@ export class Engine implements GenerationEngine {
     if (this.#closing) throw new EngineError('SY_ENGINE_CLOSING')
   }
 
+  #sendAll(command: RankCommand): void {
+    for (const { dpRank } of this.#states) this.#send(dpRank, command)
+  }
+
   /** To the rank that schedules for an attention-DP rank. */
   #send(dpRank: number, command: RankCommand): void {
     const { tp, attnDp } = this.plan.topology.sizes
@@ -263,6 +300,11 @@ export class Engine implements GenerationEngine {
   }
 
   #onReport(rank: number, report: RankReport): void {
+    if (report.kind === 'flushed') {
+      const { attnDp } = this.plan.topology.ranks[rank]!
+      const waiting = this.#flushing.findIndex(f => f.dpRank === attnDp)
+      if (waiting >= 0) this.#flushing.splice(waiting, 1)[0]!.resolve(report.pages)
+    }
     if (report.kind !== 'step') return
     const { attnDp } = this.plan.topology.ranks[rank]!
     this.#states[attnDp] = report.state

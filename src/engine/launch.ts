@@ -25,6 +25,8 @@ export interface RankLaunch {
   readonly idTables: IdTables
   readonly limits: ProgramLimits
   readonly chunkedPrefillSize: number
+  /** Steps a prompt may wait for other DP ranks' prompts; 0 = the delayer is off. */
+  readonly prefillDelayPasses: number
   readonly scheduling: Pick<SchedulerLimits, 'prefixCache' | 'conservativeness' | 'prefillDecodeInterval'>
   readonly kernels: 'auto' | 'native' | 'reference'
   readonly configHash: number
@@ -40,6 +42,9 @@ export interface RankLaunch {
 export type RankCommand =
   | { readonly kind: 'request'; readonly request: RankRequest }
   | { readonly kind: 'abort'; readonly id: string }
+  | { readonly kind: 'pause' }
+  | { readonly kind: 'continue' }
+  | { readonly kind: 'flush_cache' }
   | { readonly kind: 'stop' }
 
 /** Rank → main thread. */
@@ -54,6 +59,7 @@ export type RankReport =
       readonly logprobs: readonly RequestLogprobs[] | null
       readonly state: DpRankState
     }
+  | { readonly kind: 'flushed'; readonly pages: number }
   | { readonly kind: 'stopped' }
   | { readonly kind: 'failed'; readonly error: RankFailure }
 

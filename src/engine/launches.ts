@@ -55,6 +55,7 @@ export function launchesOf(
       idTables: tables[ep]!,
       limits: plan.limits,
       chunkedPrefillSize: flags.chunkedPrefillSize,
+      prefillDelayPasses: flags.enablePrefillDelayer ? flags.prefillDelayerMaxDelayPasses : 0,
       scheduling: {
         prefixCache: !flags.disableRadixCache,
         conservativeness: flags.scheduleConservativeness,

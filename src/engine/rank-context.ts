@@ -32,7 +32,11 @@ export interface RankContext {
   /** Member 0 of its attention-TP group: it schedules, samples for the caller and reports. The others follow. */
   readonly leads: boolean
   readonly drill: DrillMaster
-  readonly operations: ByPadding<readonly BoundOperation[]>
+  /** The forward pass, and the draw that ends it: between the two the leader edits rows of logits. */
+  readonly operations: ByPadding<{
+    readonly forward: readonly BoundOperation[]
+    readonly draw: readonly BoundOperation[]
+  }>
   readonly inputs: BatchWriter
   readonly outputs: RankOutputs
 }
@@ -62,7 +66,11 @@ export function buildRankContext(launch: RankLaunch): RankContext {
         groups,
       }),
     )
-  const MAX_LEN = bind('MAX_LEN')
+  const split = (padding: DpPaddingMode) => {
+    const operations = bind(padding)
+    return { forward: operations.slice(0, -1), draw: operations.slice(-1) }
+  }
+  const MAX_LEN = split('MAX_LEN')
   const buffers = launch.buffers.MAX_LEN
   return {
     launch,
@@ -79,7 +87,7 @@ export function buildRankContext(launch: RankLaunch): RankContext {
     }),
     leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
     drill,
-    operations: { MAX_LEN, SUM_LEN: launch.sizes.attnDp === 1 ? MAX_LEN : bind('SUM_LEN') },
+    operations: { MAX_LEN, SUM_LEN: launch.sizes.attnDp === 1 ? MAX_LEN : split('SUM_LEN') },
     inputs: new BatchWriter(buffers, limits),
     outputs: {
       logits: f32View(buffers['logits']!),

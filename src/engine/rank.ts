@@ -7,6 +7,7 @@ import {
   castVote,
   IDLE_BATCH,
   type LocalBatch,
+  PrefillDelayer,
   planStep,
   type StepPlan,
   stepRows,
@@ -28,6 +29,8 @@ export class Rank {
   readonly #vote = new Int32Array(VOTE_WORDS)
   readonly #votes: Int32Array
   readonly #editor = new LogitEditor()
+  readonly #delayer: PrefillDelayer
+  #prefillable: readonly boolean[] = []
   #stopping = false
   #previousPlanHash = 0
   /** Milliseconds waited for other ranks' votes that belong to no step with tokens yet. */
@@ -39,16 +42,17 @@ export class Rank {
     this.#port = port
     this.#clock = clock
     this.#votes = new Int32Array(launch.sizes.tp * VOTE_WORDS)
+    this.#delayer = new PrefillDelayer(launch.prefillDelayPasses)
   }
 
   /** The life of a rank, step by step, until everyone is asked to stop. */
   *run(): Step<void> {
-    const { status, scheduler, leads, operations, launch } = this.context
+    const { status, leads, operations, launch } = this.context
     for (let step = 1; ; step++) {
       status.step(step)
       const doorbell = this.#drainMailbox()
       status.phase('forming')
-      const batch = leads ? scheduler.form(this.#clock.now()) : IDLE_BATCH
+      const batch = leads ? this.#form() : IDLE_BATCH
       const plan = yield* this.#agree(step, batch, doorbell)
       if (plan.stop) return
       if (plan.idle) {
@@ -59,15 +63,22 @@ export class Rank {
       status.phase('forward')
       status.program(plan.dpPadding === 'MAX_LEN' ? 0 : 1)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
-      const program = operations[plan.dpPadding]
-      yield* runSequential(program.slice(0, -1), values, status)
-      // The last operation draws. What the leader draws counts, so only its logits are edited.
+      const { forward, draw } = operations[plan.dpPadding]
+      yield* runSequential(forward, values, status)
+      // What the leader draws counts, so only its logits are edited.
       const { logits, vocab } = this.context.outputs
       if (leads) this.#editor.apply(batch, logits, vocab)
-      yield* runSequential(program.slice(-1), values, status)
+      yield* runSequential(draw, values, status)
       this.#editor.restore(logits)
       if (leads) this.#commit(batch)
     }
+  }
+
+  #form(): LocalBatch {
+    const { scheduler } = this.context
+    const { hasPrefill, hasDecode } = scheduler
+    const mayPrefill = this.#delayer.mayPrefill(hasPrefill, hasDecode, this.#prefillable)
+    return scheduler.form(this.#clock.now(), mayPrefill)
   }
 
   /** Takes every command that has arrived. @returns rings heard before looking: a later one means that there is more. */
@@ -77,6 +88,8 @@ export class Rank {
     for (let command = this.#port.receive(); command; command = this.#port.receive()) {
       if (command.kind === 'request') scheduler.add(command.request)
       else if (command.kind === 'abort') scheduler.abort(command.id)
+      else if (command.kind === 'pause' || command.kind === 'continue') scheduler.paused = command.kind === 'pause'
+      else if (command.kind === 'flush_cache') this.#port.send({ kind: 'flushed', pages: scheduler.flushCache() })
       else this.#stopping = true
     }
     return doorbell
@@ -93,6 +106,7 @@ export class Rank {
       {
         step,
         stopping: this.#stopping,
+        prefillable: this.context.scheduler.hasPrefill,
         doorbell,
         configHash: launch.configHash ^ drill.wrongConfig,
         placementVersion: 0,
@@ -110,6 +124,7 @@ export class Rank {
       this.#carriedWait = 0
     }
     this.#previousPlanHash = plan.hash
+    this.#prefillable = plan.prefillable
     return plan
   }
 

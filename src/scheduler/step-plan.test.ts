@@ -9,6 +9,7 @@ const golden = JSON.parse(
 const context = {
   step: 3,
   stopping: false,
+  prefillable: false,
   doorbell: 0,
   configHash: 77,
   placementVersion: 1,

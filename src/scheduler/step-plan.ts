@@ -19,6 +19,7 @@ export const VOTE_FIELDS = [
   'is_health_check',
   'attention_pairs',
   'stopping',
+  'prefillable',
   'doorbell',
   'step',
   'config_hash',
@@ -44,6 +45,8 @@ const at = (field: VoteField): number => VOTE_FIELDS.indexOf(field)
 export interface VoteContext {
   readonly step: number
   readonly stopping: boolean
+  /** The rank has prompts, in this step or held back. */
+  readonly prefillable: boolean
   /** Rings the rank had heard when it looked into its mailbox. */
   readonly doorbell: number
   readonly configHash: number
@@ -65,6 +68,7 @@ export function castVote(batch: LocalBatch, context: VoteContext, out: Int32Arra
   set('is_health_check', batch.healthCheck ? 1 : 0)
   set('attention_pairs', Math.min(batch.attentionPairs, 0x7fffffff))
   set('stopping', context.stopping ? 1 : 0)
+  set('prefillable', context.prefillable ? 1 : 0)
   set('doorbell', context.doorbell)
   set('step', context.step)
   set('config_hash', context.configHash)
@@ -98,6 +102,8 @@ export interface StepPlan {
   readonly isHealthCheck: boolean
   readonly isExtend: boolean
   readonly dpPadding: DpPaddingMode
+  /** DP ranks that have prompts. */
+  readonly prefillable: readonly boolean[]
   /**
    * Fewest rings any rank had heard. The node rings all ranks alike, so after an idle step every rank sleeps until it has
    * heard more than this: then all of them wake for the same next vote, also those that had looked later than others.
@@ -163,6 +169,7 @@ export function planStep(
     isHealthCheck: !idle && numTokens.every((n, rank) => n === 0 || probes[rank] === 1),
     isExtend,
     dpPadding: forced ?? choosePadding(numTokens, isExtend),
+    prefillable: all('prefillable').map(v => v === 1),
     doorbell: Math.min(...everyRank('doorbell')),
     idle,
     stop: idle && everyRank('stopping').every(v => v === 1),
