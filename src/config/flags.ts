@@ -172,14 +172,14 @@ export const ENGINE_FLAGS = {
     group: 'Device',
     help: 'where ranks compute',
   },
-  /** Which kernels compute: compiled ones, or the plain TypeScript reference. */
+  /** Which kernels compute: compiled here, the WebAssembly module of the package, or the plain TypeScript reference. */
   kernels: {
     name: 'kernels',
     type: 'choice',
-    choices: ['auto', 'native', 'reference'],
+    choices: ['auto', 'native', 'wasm', 'reference'],
     default: 'auto',
     group: 'Device',
-    help: 'compiled kernels or the slow TypeScript reference; auto takes the compiled ones when they are there',
+    help: 'native kernels, WebAssembly (4 GiB at most, slower prompts) or the slow TypeScript reference; auto: the first that is there',
   },
   /** Seed of dummy weights and of requests without a seed. */
   randomSeed: {
@@ -272,6 +272,37 @@ export const SERVER_FLAGS = {
     default: 16 << 20,
     group: 'Server',
     help: 'largest request body, in bytes',
+  },
+  /** Connections the server holds at once. */
+  maxConnections: {
+    name: 'max-connections',
+    type: 'integer',
+    min: 1,
+    max: 1 << 20,
+    default: 4096,
+    group: 'Server',
+    help: 'connections held at once; further ones are answered 503 and closed',
+  },
+  /** Events of one stream that may wait for a slow client. */
+  maxStreamBacklog: {
+    name: 'max-stream-backlog',
+    type: 'integer',
+    min: 16,
+    max: 1 << 24,
+    default: 4096,
+    group: 'Server',
+    help: 'tokens of one choice that may wait for a client that reads too slowly; then its request is aborted',
+  },
+  /** Seconds a client may leave its stream unread. */
+  streamStallTimeout: {
+    name: 'stream-stall-timeout',
+    type: 'number',
+    min: 0,
+    max: 86_400,
+    aboveMin: true,
+    default: 60,
+    group: 'Server',
+    help: 'seconds a client may leave its stream unread before the connection is closed',
   },
 } as const satisfies FlagTable
 

@@ -129,7 +129,7 @@ export class Engine implements GenerationEngine {
     const lender = device.createLender()
     const weights = await loadModelWeights(plan, flags, device, lender, hooks)
     const control = ControlBlock.create(plan.topology.ranks.length)
-    const { launches, kvBytes } = launchesOf(plan, flags, weights, control, lender, availableParallelism())
+    const { launches, kvBytes } = launchesOf(plan, flags, weights, control, device, lender, availableParallelism())
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
     const engine = new Engine(plan, flags, tokenizer, facts)
     const names = (rank: number, program: number, operation: number) => {
@@ -364,7 +364,7 @@ export class Engine implements GenerationEngine {
       if (rest.stopped) this.#finish(live, whole, 'stop', live.text.matched)
       else this.#finish(live, whole, 'length')
     } else {
-      live.events.push({ text, ...drawn, ...this.#takePromptLogprobs(live), finish: null })
+      live.events.push({ text, ...drawn, ...this.#takePromptLogprobs(live), finish: null, dpRank: live.dpRank })
     }
   }
 
@@ -387,8 +387,8 @@ export class Engine implements GenerationEngine {
       firstTokenMs: (live.firstToken || now) - live.arrived,
       totalMs: now - live.arrived,
     }
-    const finish = { reason, usage, timings, dpRank: live.dpRank, ...(matched === undefined ? {} : { matched }) }
-    live.events.push({ text: '', tokenIds: [], ...last, ...this.#takePromptLogprobs(live), finish })
+    const finish = { reason, usage, timings, ...(matched === undefined ? {} : { matched }) }
+    live.events.push({ text: '', tokenIds: [], ...last, ...this.#takePromptLogprobs(live), finish, dpRank: live.dpRank })
     live.events.end()
     this.#forget(live)
   }

@@ -1,5 +1,6 @@
 // What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
 import type { ErrorFields } from '../config/errors.js'
+import type { KernelKind, WasmNode } from '../device/cpu/index.js'
 import type { MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { DpPaddingMode } from '../layers/index.js'
@@ -28,7 +29,10 @@ export interface RankLaunch {
   /** Steps a prompt may wait for other DP ranks' prompts; 0 = the delayer is off. */
   readonly prefillDelayPasses: number
   readonly scheduling: Pick<SchedulerLimits, 'prefixCache' | 'conservativeness' | 'prefillDecodeInterval'>
-  readonly kernels: 'auto' | 'native' | 'reference'
+  /** What the node's device chose: all ranks run the same kernels. */
+  readonly kernels: KernelKind
+  /** The module and the one memory of `wasm` kernels, else null. */
+  readonly wasmNode: WasmNode | null
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */
   readonly forcedPadding: DpPaddingMode | null

@@ -1,5 +1,6 @@
 // Lends every rank its memory and makes the launches. Runs in the main thread, before any rank starts.
 import type { EngineFlags } from '../config/flags.js'
+import type { CpuDevice } from '../device/cpu/index.js'
 import type { MemoryLender, MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { IdTables } from '../program/index.js'
@@ -23,6 +24,7 @@ export function launchesOf(
   flags: EngineFlags,
   weights: LoadedWeights,
   control: ControlBlock,
+  device: Pick<CpuDevice, 'kernels' | 'wasmNode'>,
   lender: MemoryLender,
   cores: number,
 ): { launches: RankLaunch[]; kvBytes: number } {
@@ -61,7 +63,8 @@ export function launchesOf(
         conservativeness: flags.scheduleConservativeness,
         prefillDecodeInterval: flags.prefillDecodeInterval,
       },
-      kernels: flags.kernels,
+      kernels: device.kernels.kind,
+      wasmNode: device.wasmNode,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
       drill,

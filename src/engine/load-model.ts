@@ -59,8 +59,11 @@ export interface EngineHooks {
 
 const PADDING_MODES: readonly DpPaddingMode[] = ['MAX_LEN', 'SUM_LEN']
 
+/** What planning asks a device: how weights are packed, and how much memory its kernels reach. */
+export type PlanningDevice = Pick<CpuDevice, 'packer' | 'memoryLimit' | 'requireMemory'>
+
 /** Reads the config and builds the programs. Used by the engine and by `explain`. */
-export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>): ModelPlan {
+export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan {
   if (flags.modelPath === null) throw new ConfigError('SY_CONFIG_NO_MODEL', { example: 'switchyard serve models/demo' })
   const directory = resolve(flags.modelPath)
   const { spec, generation } = readModelSpec(directory, flags.jsonModelOverrideArgs ?? undefined)
@@ -75,7 +78,12 @@ export function planModel(flags: EngineFlags, device: Pick<CpuDevice, 'packer'>)
   const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
   const weights = uniteWeights(build(smallest).map(p => p.SUM_LEN.weights))
   const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
-  const memory = { free: availableMemory() - weightBytes, total: machineMemory(), weights: weightBytes }
+  device.requireMemory(weightBytes, `the weights of ${basename(directory)}`)
+  const memory = {
+    free: Math.min(availableMemory(), device.memoryLimit) - weightBytes,
+    total: Math.min(machineMemory(), device.memoryLimit),
+    weights: weightBytes,
+  }
   const limits = programLimits(flags, spec, topology.sizes, memory)
   const agreed = JSON.stringify({
     spec,

@@ -1,7 +1,7 @@
 // All ranks of an engine in one thread, in a seeded order: the same launches, ranks and collectives as with worker
 // threads, without the threads. For tests that look for mistakes of ordering, and for debugging a step.
 import type { EngineFlags } from '../config/flags.js'
-import { HostMemoryLender } from '../device/memory.js'
+import type { CpuDevice } from '../device/cpu/index.js'
 import { ControlBlock } from '../runtime/control.js'
 import { interleave } from '../runtime/interleave.js'
 import type { RankRequest } from '../scheduler/index.js'
@@ -23,19 +23,26 @@ export interface OneThreadResult {
 export class OneThreadEngine {
   readonly plan: ModelPlan
   readonly #flags: EngineFlags
+  readonly #device: CpuDevice
   readonly #weights: Awaited<ReturnType<typeof loadModelWeights>>
 
-  private constructor(plan: ModelPlan, flags: EngineFlags, weights: Awaited<ReturnType<typeof loadModelWeights>>) {
+  private constructor(
+    plan: ModelPlan,
+    flags: EngineFlags,
+    device: CpuDevice,
+    weights: Awaited<ReturnType<typeof loadModelWeights>>,
+  ) {
     this.plan = plan
     this.#flags = flags
+    this.#device = device
     this.#weights = weights
   }
 
   static async load(flags: EngineFlags): Promise<OneThreadEngine> {
     const device = openDevice(flags)
     const plan = planModel(flags, device)
-    const weights = await loadModelWeights(plan, flags, device, new HostMemoryLender(), {})
-    return new OneThreadEngine(plan, flags, weights)
+    const weights = await loadModelWeights(plan, flags, device, device.createLender(), {})
+    return new OneThreadEngine(plan, flags, device, weights)
   }
 
   /**
@@ -43,9 +50,11 @@ export class OneThreadEngine {
    * @param seed of the order in which ranks move; no result depends on it
    */
   run(requests: readonly RankRequest[], routes: readonly number[], seed: number): Map<string, OneThreadResult> {
-    const { sizes, ranks } = this.plan.topology
+    const plan = this.plan
+    const device = this.#device
+    const { sizes, ranks } = plan.topology
     const control = ControlBlock.create(ranks.length)
-    const { launches } = launchesOf(this.plan, this.#flags, this.#weights, control, new HostMemoryLender(), 1)
+    const { launches } = launchesOf(plan, this.#flags, this.#weights, control, device, device.createLender(), 1)
     const vocab = this.plan.spec.vocabSize
     const results = new Map<string, { tokens: number[]; logprobs: number[]; logits: number[] }>()
     for (const { id } of requests) results.set(id, { tokens: [], logprobs: [], logits: [] })

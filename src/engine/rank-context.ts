@@ -43,7 +43,10 @@ export interface RankContext {
 
 export function buildRankContext(launch: RankLaunch): RankContext {
   const { limits, coordinates, programs } = launch
-  const device = createCpuDevice({ kernels: launch.kernels })
+  const device = createCpuDevice({
+    kernels: launch.kernels,
+    ...(launch.wasmNode ? { wasmNode: launch.wasmNode } : {}),
+  })
   const control = ControlBlock.attach(launch.control)
   const { rank } = coordinates
   const groups = {
