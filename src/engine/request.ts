@@ -96,8 +96,6 @@ export interface Finish {
   readonly timings: Timings
   /** What ended it, where that is one thing: the stop text or the end token. */
   readonly matched?: string | number
-  /** Attention-DP rank that ran it. */
-  readonly dpRank?: number
 }
 
 /** One event a step and request. `text` never holds half a character and never a piece of a stop text. */
@@ -109,6 +107,8 @@ export interface GenerationEvent {
   /** With the first event, when asked for: one a prompt token; the first has none. */
   readonly promptLogprobs?: readonly (TokenLogprob | null)[]
   readonly finish: Finish | null
+  /** Attention-DP rank that runs the request. */
+  readonly dpRank?: number
 }
 
 /** State of one attention-DP rank's scheduler, as of its last step. */
