@@ -304,37 +304,6 @@ export const SERVER_FLAGS = {
     group: 'Server',
     help: 'seconds a client may leave its stream unread before the connection is closed',
   },
-  /** Connections the server holds at once. */
-  maxConnections: {
-    name: 'max-connections',
-    type: 'integer',
-    min: 1,
-    max: 1 << 20,
-    default: 4096,
-    group: 'Server',
-    help: 'connections held at once; further ones are answered 503 and closed',
-  },
-  /** Events of one stream that may wait for a slow client. */
-  maxStreamBacklog: {
-    name: 'max-stream-backlog',
-    type: 'integer',
-    min: 16,
-    max: 1 << 24,
-    default: 4096,
-    group: 'Server',
-    help: 'tokens of one choice that may wait for a client that reads too slowly; then its request is aborted',
-  },
-  /** Seconds a client may leave its stream unread. */
-  streamStallTimeout: {
-    name: 'stream-stall-timeout',
-    type: 'number',
-    min: 0,
-    max: 86_400,
-    aboveMin: true,
-    default: 60,
-    group: 'Server',
-    help: 'seconds a client may leave its stream unread before the connection is closed',
-  },
 } as const satisfies FlagTable
 
 /** Checked engine flags. `modelPath` is set for everything that starts an engine. */
