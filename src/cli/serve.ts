@@ -33,8 +33,8 @@ Examples:
 
 type Ending = 'signal' | { readonly error: Error }
 
-/** Milliseconds that answers of a failed engine get to leave. */
-const FAILED_DRAIN_MS = 500
+/** Milliseconds for which the server of a failed engine still answers. */
+const FAILED_MS = 500
 
 /** Serves until a signal or until the engine fails. @returns the exit code */
 export async function runServer(
@@ -64,8 +64,9 @@ export async function runServer(
     const last = ending === 'signal' ? await drain(io, server, engine, serverFlags, signals) : ending
     if (typeof last === 'number') return last
     reportFailure(last.error, io)
-    // Those who wait have their errors by now; slow readers get a moment, while the ranks end.
-    await Promise.all([server.drain(FAILED_DRAIN_MS), engine.close(0)])
+    // Who comes now hears 503 and why, and slow readers get their last bytes, while the ranks end.
+    const moment = new Promise(resolve => setTimeout(resolve, FAILED_MS))
+    await Promise.all([moment, server.drain(FAILED_MS), engine.close(0)])
     return 1
   } finally {
     signals.stop()
