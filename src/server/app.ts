@@ -52,7 +52,9 @@ export function createApp(options: AppOptions): Hono {
       fail: error => {
         notes['code'] = error.code
         if (error.status < 500) return
-        log.error({ request_id: requestId, code: error.code, err: error.cause ?? error }, error.message)
+        // A stack says something about bugs only; what happened to a rank is in the message.
+        const cause = error.cause === undefined ? {} : { err: error.cause }
+        log.error({ request_id: requestId, code: error.code, ...cause }, error.message)
       },
       holdLog: () => {
         held = true
