@@ -107,6 +107,11 @@ export class RankHost {
     for (let r = 0; r < this.#ranks.length; r++) this.control.ring(r)
   }
 
+  /** For drills: ends a rank's thread wherever it is, as the system would. */
+  async terminate(rank: number): Promise<void> {
+    await this.#ranks[rank]?.worker.terminate()
+  }
+
   /**
    * Stops the ranks between steps; those that do not within `limitMs` are terminated.
    * @throws RankError SY_RANK_STUCK when a thread does not end even so
