@@ -40,7 +40,7 @@ export class BatchWriter {
       for (let i = 0; i < count; i++, row++) {
         const position = from + i
         this.#ids[row] = state.tokens[position]!
-        this.#requestKeys[row] = state.key
+        this.#requestKeys[row] = state.keyAt(position)
         this.#positions[row] = position
         this.#rowSequence[row] = sequence
         const page = state.pages[Math.floor(position / this.#pageSize)]!

@@ -1,5 +1,5 @@
 // Checks a request against the model before it is queued, and puts it into the form ranks take.
-import { hashWords, type LogitEdits, type RankRequest } from '../scheduler/index.js'
+import type { LogitEdits, RankRequest } from '../scheduler/index.js'
 import { RequestError } from './errors.js'
 import { type GenerationRequest, MAX_TOP_LOGPROBS, type SamplingParams } from './request.js'
 
@@ -112,7 +112,6 @@ export function toRankRequest(
   const bits = BigInt.asUintN(64, seed)
   return {
     id,
-    key: requestKey(request.inputIds),
     inputIds: Int32Array.from(request.inputIds),
     maxTokens: sampling.maxTokens,
     temperature: sampling.temperature,
@@ -130,6 +129,3 @@ export function toRankRequest(
     priority: request.priority ?? 0,
   }
 }
-
-/** Names a request in replica choice by what it asks, so that the same prompt takes the same replicas in every run. */
-export const requestKey = (inputIds: readonly number[]): number => hashWords(inputIds)

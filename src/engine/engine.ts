@@ -133,7 +133,7 @@ export class Engine implements GenerationEngine {
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
     const engine = new Engine(plan, flags, tokenizer, facts)
     const names = (rank: number, program: number, operation: number) => {
-      const op = plan.programs[rank]?.[program === 0 ? 'MAX_LEN' : 'SUM_LEN'].program.operations[operation]
+      const op = plan.programs[rank]?.[program]?.program.operations[operation]
       return op ? `${op.kind}: ${op.label}` : 'unknown'
     }
     engine.#host = new RankHost(
@@ -208,7 +208,6 @@ export class Engine implements GenerationEngine {
     }
     const id = `logits-${this.#counter++}`
     const params = {
-      key: 0,
       temperature: 0,
       topP: 1,
       topK: 0,
@@ -388,7 +387,14 @@ export class Engine implements GenerationEngine {
       totalMs: now - live.arrived,
     }
     const finish = { reason, usage, timings, ...(matched === undefined ? {} : { matched }) }
-    live.events.push({ text: '', tokenIds: [], ...last, ...this.#takePromptLogprobs(live), finish, dpRank: live.dpRank })
+    live.events.push({
+      text: '',
+      tokenIds: [],
+      ...last,
+      ...this.#takePromptLogprobs(live),
+      finish,
+      dpRank: live.dpRank,
+    })
     live.events.end()
     this.#forget(live)
   }

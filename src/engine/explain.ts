@@ -77,16 +77,13 @@ export interface ExplainReport {
 export function explainModel(flags: EngineFlags): ExplainReport {
   const device = openDevice(flags)
   const plan = planModel(flags, device)
-  const { program } = plan.programs[0]!.SUM_LEN
+  const { program } = plan.programs[0]!.at(-1)!
   const arena = planArena(program)
   const { sizes } = plan.topology
   const perToken = kvBytesPerToken(plan.spec, sizes.attnTp)
   const { limits } = plan
   const bytesOf = (rank: number) =>
-    plan.programs[rank]!.SUM_LEN.weights.weights.reduce(
-      (sum, w) => sum + packedBytesOf(w, plan.dtype, device.packer),
-      0,
-    )
+    plan.programs[rank]![0]!.weights.weights.reduce((sum, w) => sum + packedBytesOf(w, plan.dtype, device.packer), 0)
   return {
     model: {
       name: plan.name,

@@ -4,12 +4,12 @@ import type { KernelKind, WasmNode } from '../device/cpu/index.js'
 import type { MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { DpPaddingMode } from '../layers/index.js'
-import type { ProgramLimits } from '../models/index.js'
+import type { ProgramLimits, ProgramVariant } from '../models/index.js'
 import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
 import type { IdTables, Program } from '../program/index.js'
-import type { RankRequest, RequestProgress, SchedulerLimits } from '../scheduler/index.js'
+import type { DispatchRule, RankRequest, RequestProgress, SchedulerLimits } from '../scheduler/index.js'
 import type { Drill } from './drill.js'
-import type { ByPadding, RankGroups } from './rank-memory.js'
+import type { RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
 
@@ -18,10 +18,12 @@ export interface RankLaunch {
   readonly coordinates: RankCoordinates
   readonly control: SharedArrayBuffer
   readonly groups: RankGroups
-  readonly programs: ByPadding<Program>
+  readonly variants: readonly ProgramVariant[]
+  /** One for each variant. */
+  readonly programs: readonly Program[]
   readonly weights: LoadedWeights
   /** Memory of every buffer of each program. */
-  readonly buffers: ByPadding<Readonly<Record<string, MemorySpan>>>
+  readonly buffers: readonly Readonly<Record<string, MemorySpan>>[]
   readonly ropeTables: Readonly<Record<string, MemorySpan>>
   readonly idTables: IdTables
   readonly limits: ProgramLimits
@@ -36,6 +38,8 @@ export interface RankLaunch {
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */
   readonly forcedPadding: DpPaddingMode | null
+  /** How an all-to-all chooses its mode, or null without one. */
+  readonly dispatchRule: DispatchRule | null
   /** A failure to rehearse, or null. */
   readonly drill: Drill | null
   /** Decides whether waits spin. */

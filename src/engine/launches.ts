@@ -5,19 +5,24 @@ import type { MemoryLender, MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { IdTables } from '../program/index.js'
 import type { ControlBlock } from '../runtime/control.js'
+import type { DispatchRule } from '../scheduler/index.js'
 import { parseDrill } from './drill.js'
 import type { RankLaunch } from './launch.js'
-import type { ModelPlan, RankPrograms } from './load-model.js'
+import type { ModelPlan } from './load-model.js'
 import { placementTables } from './placement-tables.js'
-import { type ByPadding, lendGroups, lendRankMemory, lendRopeTables } from './rank-memory.js'
+import { lendGroups, lendRankMemory, lendRopeTables } from './rank-memory.js'
 import { weightsOfRank } from './weight-union.js'
-
-const programsOf = (both: RankPrograms) => ({ MAX_LEN: both.MAX_LEN.program, SUM_LEN: both.SUM_LEN.program })
 
 const NO_TABLES: IdTables = { spans: {}, columns: {} }
 
 const forcedPadding = ({ dpGather }: EngineFlags) =>
   dpGather === 'auto' ? null : dpGather === 'all_gather' ? 'MAX_LEN' : 'SUM_LEN'
+
+function dispatchRule({ expertBuffer, topology }: ModelPlan, { deepepMode }: EngineFlags): DispatchRule | null {
+  if (!expertBuffer) return null
+  const slots = expertBuffer.lowLatency?.slots ?? 0
+  return { mode: deepepMode, maxTokensForLowLatency: slots * topology.sizes.attnTp }
+}
 
 export function launchesOf(
   plan: ModelPlan,
@@ -30,26 +35,27 @@ export function launchesOf(
 ): { launches: RankLaunch[]; kvBytes: number } {
   const { topology, placement } = plan
   const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
-  const all = plan.programs.flatMap(p => Object.values(programsOf(p)))
+  const all = plan.programs.flat().map(p => p.program)
   const groups = lendGroups(topology, all, lender)
   const ropeTables = lendRopeTables(all[0]!, lender)
   const tables = Array.from({ length: topology.sizes.ep }, (_, ep) =>
     placement ? placementTables(placement, ep, lender) : NO_TABLES,
   )
   /** Buffers of each rank that schedules, by its attention-DP index. */
-  const leaders: ByPadding<Readonly<Record<string, MemorySpan>>>[] = []
+  const leaders: Readonly<Record<string, MemorySpan>>[] = []
   let kvBytes = 0
   const launches = topology.ranks.map((coordinates): RankLaunch => {
     const { rank, attnDp, ep } = coordinates
-    const programs = programsOf(plan.programs[rank]!)
-    const memory = lendRankMemory(programs, lender, leaders[attnDp]?.MAX_LEN ?? null)
-    leaders[attnDp] ??= memory.buffers
+    const programs = plan.programs[rank]!.map(p => p.program)
+    const memory = lendRankMemory(programs, lender, leaders[attnDp] ?? null)
+    leaders[attnDp] ??= memory.buffers[0]!
     kvBytes += memory.kvBytes
     return {
       sizes: topology.sizes,
       coordinates,
       control: control.buffer,
       groups: groups[rank]!,
+      variants: plan.variants,
       programs,
       weights: weightsOfRank(weights, plan.weights.names[rank]!),
       buffers: memory.buffers,
@@ -67,6 +73,7 @@ export function launchesOf(
       wasmNode: device.wasmNode,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
+      dispatchRule: dispatchRule(plan, flags),
       drill,
       cores,
     }

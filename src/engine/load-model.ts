@@ -2,6 +2,7 @@
 // checked here, in the order of how cheap it is to check, before the first byte of weights is read.
 import { freemem } from 'node:os'
 import { basename, resolve } from 'node:path'
+import type { ExpertBufferConfig } from '../comm/index.js'
 import { ConfigError } from '../config/config-errors.js'
 import type { EngineFlags } from '../config/flags.js'
 import { type CpuDevice, createCpuDevice } from '../device/cpu/index.js'
@@ -13,8 +14,14 @@ import type { ModelSpec } from '../formats/model-spec.js'
 import { openCheckpoint } from '../formats/safetensors/index.js'
 import { loadTokenizer, type Tokenizer } from '../formats/tokenizer/index.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
-import type { DpPaddingMode } from '../layers/index.js'
-import { buildDecoder, type ModelProgram, type ProgramLimits, type RankLayout } from '../models/index.js'
+import {
+  buildDecoder,
+  type ModelProgram,
+  type ProgramLimits,
+  type ProgramVariant,
+  type RankLayout,
+} from '../models/index.js'
+import { expertBufferConfig } from '../moe/index.js'
 import {
   buildTopology,
   type ModelFacts,
@@ -25,10 +32,8 @@ import {
 import { hashWords } from '../scheduler/index.js'
 import { resolvePlacement } from './resolve-placement.js'
 import { machineMemory, programLimits } from './sizing.js'
+import { variantsOf } from './variants.js'
 import { uniteWeights, type WeightUnion } from './weight-union.js'
-
-/** The programs of one rank: one for each way rows are padded; over one DP rank they are the same. */
-export type RankPrograms = Readonly<Record<DpPaddingMode, ModelProgram>>
 
 /** What the config and the flags decide, before any weight is read. Plain data. */
 export interface ModelPlan {
@@ -42,8 +47,12 @@ export interface ModelPlan {
   /** null for models without routed experts. */
   readonly placement: Placement | null
   readonly limits: ProgramLimits
-  /** By rank. */
-  readonly programs: readonly RankPrograms[]
+  /** The ways a step can run; every rank has one program for each, in this order. */
+  readonly variants: readonly ProgramVariant[]
+  /** By rank, then by variant. */
+  readonly programs: readonly (readonly ModelProgram[])[]
+  /** null without an all-to-all backend. */
+  readonly expertBuffer: ExpertBufferConfig | null
   readonly weights: WeightUnion
   readonly weightBytes: number
   /** Hash of everything ranks must agree on. */
@@ -56,8 +65,6 @@ export interface EngineHooks {
   /** Something the user should know (no compiler: slow kernels). */
   onNotice?(text: string): void
 }
-
-const PADDING_MODES: readonly DpPaddingMode[] = ['MAX_LEN', 'SUM_LEN']
 
 /** What planning asks a device: how weights are packed, and how much memory its kernels reach. */
 export type PlanningDevice = Pick<CpuDevice, 'packer' | 'memoryLimit' | 'requireMemory'>
@@ -72,11 +79,13 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
-  const build = (limits: ProgramLimits) => buildPrograms(spec, topology, parallel, gather, placement, limits)
+  const variants = variantsOf(flags, parallel.sizes, placement !== null)
+  const wiring = { spec, flags, topology, parallel, gather, placement, variants } as const
+  const build = (limits: ProgramLimits) => buildPrograms(wiring, limits)
 
   // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
   const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
-  const weights = uniteWeights(build(smallest).map(p => p.SUM_LEN.weights))
+  const weights = uniteWeights(build(smallest).map(p => p[0]!.weights))
   const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
   device.requireMemory(weightBytes, `the weights of ${basename(directory)}`)
   const memory = {
@@ -104,7 +113,9 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
     topology,
     placement,
     limits,
+    variants,
     programs: build(limits),
+    expertBuffer: expertBufferOf(wiring, limits),
     weights,
     weightBytes,
     configHash: hashWords(Buffer.from(agreed)),
@@ -126,27 +137,58 @@ export function modelFacts(spec: ModelSpec): ModelFacts {
   }
 }
 
-function buildPrograms(
-  spec: ModelSpec,
-  topology: Topology,
-  { denseLocal, dpLmHead }: ResolvedParallel,
-  sumLenGather: RankLayout['sumLenGather'],
-  placement: Placement | null,
+/** What all ranks' programs are built from. */
+interface Wiring {
+  readonly spec: ModelSpec
+  readonly flags: EngineFlags
+  readonly topology: Topology
+  readonly parallel: ResolvedParallel
+  readonly gather: RankLayout['sumLenGather']
+  readonly placement: Placement | null
+  readonly variants: readonly ProgramVariant[]
+}
+
+function buildPrograms(wiring: Wiring, limits: ProgramLimits): ModelProgram[][] {
+  const { spec, topology, parallel, gather, placement, variants } = wiring
+  const buffer = expertBufferOf(wiring, limits)
+  const { denseLocal, dpLmHead } = parallel
+  return topology.ranks.map(rank =>
+    variants.map(variant => {
+      const layout: RankLayout = {
+        ...variant,
+        sizes: topology.sizes,
+        rank,
+        sumLenGather: gather,
+        denseLocal,
+        dpLmHead,
+        physicalExperts: placement?.physical ?? 0,
+        replicated: (placement?.maxReplicas ?? 1) > 1,
+        maxReceived: buffer ? receivedRows(buffer, variant.dispatch) : 0,
+      }
+      return buildDecoder(spec, layout, limits)
+    }),
+  )
+}
+
+/** Rows one rank sees at most in a dispatch. */
+function receivedRows(config: ExpertBufferConfig, dispatch: ProgramVariant['dispatch']): number {
+  const members = config.expertsOfMember.length
+  if (dispatch === 'normal') return members * config.normal!.maxTokens
+  return dispatch === 'low_latency' ? members * config.lowLatency!.slots : 0
+}
+
+function expertBufferOf(
+  { spec, flags, topology, placement }: Wiring,
   limits: ProgramLimits,
-): RankPrograms[] {
-  return topology.ranks.map(rank => {
-    const layout = (padding: DpPaddingMode): RankLayout => ({
-      sizes: topology.sizes,
-      rank,
-      padding,
-      sumLenGather,
-      denseLocal,
-      dpLmHead,
-      physicalExperts: placement?.physical ?? 0,
-      replicated: (placement?.maxReplicas ?? 1) > 1,
-    })
-    const [MAX_LEN, SUM_LEN] = PADDING_MODES.map(padding => buildDecoder(spec, layout(padding), limits))
-    return { MAX_LEN: MAX_LEN!, SUM_LEN: SUM_LEN! }
+): ExpertBufferConfig | null {
+  const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
+  if (flags.moeA2aBackend === 'none' || placement === null || moe?.kind !== 'moe') return null
+  return expertBufferConfig(flags, {
+    hidden: spec.hiddenSize,
+    topK: moe.router.topK,
+    expertsOfRank: placement.cluster.slotsPerGpu,
+    nodeOfRank: placement.cluster.nodeOfGpu,
+    maxTokens: Math.ceil(limits.tokens / topology.sizes.attnTp),
   })
 }
 

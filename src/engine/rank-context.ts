@@ -4,14 +4,13 @@ import { type Communicator, ShmCommunicator } from '../comm/index.js'
 import { createCpuDevice } from '../device/cpu/index.js'
 import { f32View, i32View } from '../device/memory.js'
 import { PagePool } from '../kvcache/index.js'
-import type { DpPaddingMode } from '../layers/index.js'
+import type { ProgramVariant } from '../models/index.js'
 import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/index.js'
 import { ControlBlock, type StatusWriter } from '../runtime/control.js'
 import { Scheduler } from '../scheduler/index.js'
 import { BatchWriter } from './batch-writer.js'
 import { DrillMaster } from './drill.js'
 import type { RankLaunch } from './launch.js'
-import type { ByPadding } from './rank-memory.js'
 
 export interface RankOutputs {
   readonly logits: Float32Array
@@ -33,10 +32,10 @@ export interface RankContext {
   readonly leads: boolean
   readonly drill: DrillMaster
   /** The forward pass, and the draw that ends it: between the two the leader edits rows of logits. */
-  readonly operations: ByPadding<{
+  readonly operations: readonly {
     readonly forward: readonly BoundOperation[]
     readonly draw: readonly BoundOperation[]
-  }>
+  }[]
   readonly inputs: BatchWriter
   readonly outputs: RankOutputs
 }
@@ -57,24 +56,24 @@ export function buildRankContext(launch: RankLaunch): RankContext {
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
   const drill = new DrillMaster(launch.drill, rank)
   drill.starting()
-  const bind = (padding: DpPaddingMode) =>
+  const bind = (index: number) =>
     drill.rig(
       bindProgram({
         ops: device.ops,
-        program: programs[padding],
+        program: programs[index]!,
         weights: launch.weights,
-        buffers: launch.buffers[padding],
+        buffers: launch.buffers[index]!,
         ropeTables: launch.ropeTables,
         idTables: launch.idTables,
         groups,
+        dispatchers: {},
       }),
     )
-  const split = (padding: DpPaddingMode) => {
-    const operations = bind(padding)
+  const split = (_: ProgramVariant, index: number) => {
+    const operations = bind(index)
     return { forward: operations.slice(0, -1), draw: operations.slice(-1) }
   }
-  const MAX_LEN = split('MAX_LEN')
-  const buffers = launch.buffers.MAX_LEN
+  const buffers = launch.buffers[0]!
   return {
     launch,
     control,
@@ -90,13 +89,13 @@ export function buildRankContext(launch: RankLaunch): RankContext {
     }),
     leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
     drill,
-    operations: { MAX_LEN, SUM_LEN: launch.sizes.attnDp === 1 ? MAX_LEN : split('SUM_LEN') },
+    operations: launch.variants.map(split),
     inputs: new BatchWriter(buffers, limits),
     outputs: {
       logits: f32View(buffers['logits']!),
       sampled: i32View(buffers['sampled']!),
       logprobs: f32View(buffers['logprob']!),
-      vocab: programs.MAX_LEN.buffers.find(b => b.name === 'logits')!.columns,
+      vocab: programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
     },
   }
 }

@@ -1,17 +1,14 @@
 // The memory ranks work in, lent by the node: arenas, inputs and outputs, KV caches, rope tables, exchange memory.
 import { lendExchange, type ShmGroup } from '../comm/index.js'
 import { type MemoryLender, type MemorySpan, subspan } from '../device/memory.js'
-import type { DpPaddingMode } from '../layers/index.js'
 import { groupOf, type RankCoordinates, type Topology } from '../parallel/index.js'
 import { bufferBytes, collectivePayloads, type Program, type ProgramGroup, planArena } from '../program/index.js'
 import { VOTE_WORDS } from '../scheduler/index.js'
 import { fillRopeTable } from './rope-table.js'
 
-export type ByPadding<T> = Readonly<Record<DpPaddingMode, T>>
-
 export interface RankMemory {
   /** Memory of every buffer, for each of the rank's programs. Only arena buffers differ. */
-  readonly buffers: ByPadding<Readonly<Record<string, MemorySpan>>>
+  readonly buffers: readonly Readonly<Record<string, MemorySpan>>[]
   readonly arenaBytes: number
   readonly kvBytes: number
 }
@@ -21,32 +18,31 @@ export interface RankMemory {
  * itself: members of a group read the local batch where their leader wrote it
  */
 export function lendRankMemory(
-  programs: ByPadding<Program>,
+  programs: readonly Program[],
   lender: MemoryLender,
   inputs: Readonly<Record<string, MemorySpan>> | null,
 ): RankMemory {
-  const plans = { MAX_LEN: planArena(programs.MAX_LEN), SUM_LEN: planArena(programs.SUM_LEN) }
-  const arenaBytes = Math.max(plans.MAX_LEN.bytes, plans.SUM_LEN.bytes)
+  const plans = programs.map(planArena)
+  const arenaBytes = Math.max(...plans.map(p => p.bytes))
   const arena = lender.lend(arenaBytes, 'arena')
   const lasting: Record<string, MemorySpan> = {}
   let kvBytes = 0
-  for (const buffer of programs.MAX_LEN.buffers) {
+  for (const buffer of programs[0]!.buffers) {
     if (buffer.kind === 'arena') continue
-    const bytes = bufferBytes(programs.MAX_LEN, buffer)
+    const bytes = bufferBytes(programs[0]!, buffer)
     const theirs = buffer.kind === 'input' ? inputs?.[buffer.name] : undefined
     lasting[buffer.name] = theirs ?? lender.lend(bytes, `${buffer.kind} ${buffer.name}`)
     if (buffer.kind === 'kv') kvBytes += bytes
   }
-  const place = (padding: DpPaddingMode): Record<string, MemorySpan> => {
-    const program = programs[padding]
-    const buffers = { ...lasting }
+  const buffers = programs.map((program, i) => {
+    const placed = { ...lasting }
     for (const buffer of program.buffers) {
-      const offset = plans[padding].offsets[buffer.name]
-      if (offset !== undefined) buffers[buffer.name] = subspan(arena, offset, bufferBytes(program, buffer))
+      const offset = plans[i]!.offsets[buffer.name]
+      if (offset !== undefined) placed[buffer.name] = subspan(arena, offset, bufferBytes(program, buffer))
     }
-    return buffers
-  }
-  return { buffers: { MAX_LEN: place('MAX_LEN'), SUM_LEN: place('SUM_LEN') }, arenaBytes, kvBytes }
+    return placed
+  })
+  return { buffers, arenaBytes, kvBytes }
 }
 
 /** Shared by all ranks of the node. */

@@ -18,6 +18,7 @@ import { LogitEditor } from './logit-edits.js'
 import { buildRankContext, type RankContext } from './rank-context.js'
 import type { DpRankState } from './request.js'
 import { stepLogprobs } from './step-logprobs.js'
+import { variantOf } from './variants.js'
 
 const VOTE_TAG = { operation: -1, layer: -1, label: 'the vote of a step' }
 const PUBLISH_TAG = { operation: -2, layer: -1, label: 'publishing the local batch' }
@@ -61,9 +62,10 @@ export class Rank {
       }
       yield* this.#publish(batch)
       status.phase('forward')
-      status.program(plan.dpPadding === 'MAX_LEN' ? 0 : 1)
+      const variant = variantOf(launch.variants, plan)
+      status.program(variant)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
-      const { forward, draw } = operations[plan.dpPadding]
+      const { forward, draw } = operations[variant]!
       yield* runSequential(forward, values, status)
       // What the leader draws counts, so only its logits are edited.
       const { logits, vocab } = this.context.outputs
@@ -117,7 +119,7 @@ export class Rank {
     )
     const before = this.#clock.now()
     yield* groups.tp.allGatherWords(VOTE_TAG, this.#vote, this.#votes)
-    const plan = planStep(this.#votes, launch.sizes, launch.forcedPadding)
+    const plan = planStep(this.#votes, launch.sizes, { padding: launch.forcedPadding, dispatch: launch.dispatchRule })
     this.#carriedWait += this.#clock.now() - before
     if (!plan.idle) {
       this.#voteWait = this.#carriedWait

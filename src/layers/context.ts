@@ -1,6 +1,6 @@
 // What a layer needs to emit itself: the builder, the batch's inputs, and which shard of the weights this rank holds.
 import type { MatrixSpec, VectorSpec, WeightPiece } from '../formats/weight-spec.js'
-import type { ProgramBuilder, Ref } from '../program/index.js'
+import type { DispatchMode, ProgramBuilder, Ref } from '../program/index.js'
 import type { MoveContext } from './boundary/index.js'
 
 /** Piece `index` of `count` pieces. */
@@ -24,7 +24,7 @@ export function cut(total: number, shard: Shard): { readonly from: number; reado
 /** The host-written inputs of a step, one row a token unless said otherwise. */
 export interface BatchInputs {
   readonly ids: Ref
-  /** Hash of the request a token belongs to: with its position it names the token wherever it is computed. */
+  /** Hash of a token's prefix: names the token wherever it is computed, and equal prefixes alike. */
   readonly requestKeys: Ref
   readonly positions: Ref
   readonly rowSequence: Ref
@@ -57,6 +57,8 @@ export interface LayerContext {
   /** Physical experts of a layer, and whether some logical expert has more than one. */
   readonly physicalExperts: number
   readonly replicated: boolean
+  /** How tokens reach the experts of other ranks. */
+  readonly dispatch: 'none' | DispatchMode
 }
 
 /** Consecutive output rows of an [n, k] tensor. */

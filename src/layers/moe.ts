@@ -1,13 +1,14 @@
-// The mixture-of-experts feed-forward without an all-to-all backend (--moe-a2a-backend none).
+// The mixture-of-experts feed-forward.
 //
 // Each rank routes its own tokens, which fixes the replica of every expert once, where the token lives: all ranks then
-// see the same choice. Hidden rows, physical expert ids and weights lie side by side in one buffer and travel in one
-// gather. Every rank computes the experts it holds on all tokens; the sum over ranks is owed to the boundary.
+// see the same choice. Without an all-to-all backend, hidden rows, physical expert ids and weights travel side by side in
+// one gather; every rank computes the experts it holds on all tokens, and the sum over ranks is owed to the boundary.
+// With one, rows go only to the ranks of their experts, and the sums come back complete.
 import type { MoeFfnSpec } from '../formats/model-spec.js'
 import type { WeightPiece } from '../formats/weight-spec.js'
-import { columns, type Ref } from '../program/index.js'
-import { type Boundary, moveRows, type Placed } from './boundary/index.js'
-import { cut, elementsOf, joined, type LayerContext, rowsOf, stacked } from './context.js'
+import { columns, type DispatchMode, type Ref, type RowSymbol } from '../program/index.js'
+import { type Boundary, moveRows, type Placed, rowsIn } from './boundary/index.js'
+import { cut, elementsOf, joined, type LayerContext, rowsOf, type Shard, stacked, WHOLE } from './context.js'
 import { gatedMlp, type MlpNames } from './mlp.js'
 
 export interface MoeNames {
@@ -54,7 +55,7 @@ export const separateExperts =
     }
   }
 
-/** Routed plus shared experts of the rows the boundary holds. @returns rows of all DP ranks, a partial sum over all ranks */
+/** Routed plus shared experts of the rows the boundary holds. */
 export function moeFeedForward(
   ctx: LayerContext,
   spec: MoeFfnSpec,
@@ -64,23 +65,71 @@ export function moeFeedForward(
 ): Placed {
   const { builder: b, hidden, moves } = ctx
   const { topK } = spec.router
-
   const travelling = b.arena('moe_in', hidden + 2 * topK)
-  const ids = columns(travelling, hidden, topK)
-  const weights = columns(travelling, hidden + topK, topK)
-  const x = boundary.read(norm, ['ATTN_DP'], 'moe_in', columns(travelling, 0, hidden))
-  route(ctx, spec, names, x, ids, weights)
+  const part = (of: Ref): TravellingRows => ({
+    x: columns(of, 0, hidden),
+    ids: columns(of, hidden, topK),
+    weights: columns(of, hidden + topK, topK),
+  })
+  const own = part(travelling)
+  const x = boundary.read(norm, ['ATTN_DP'], 'moe_in', own.x)
+  route(ctx, spec, names, x, own.ids, own.weights)
   if (moves.padding === 'MAX_LEN' && moves.sizes.attnDp > 1) {
-    b.emit('clear_padding', { ids }, { rows: 'padded', label: 'padding rows choose no expert' })
+    b.emit('clear_padding', { ids: own.ids }, { rows: 'padded', label: 'padding rows choose no expert' })
+  }
+  const from = { value: travelling, layout: ['ATTN_DP'], owes: null } as const
+  if (ctx.dispatch !== 'none') {
+    // Over attention-TP the members hold equal rows; each sends its slice of them.
+    const rows = part(moveRows(moves, from, ['ATTN_DP', 'ATTN_TP'], 'moe_in'))
+    return dispatchedFeedForward(ctx, spec, names, rows, ctx.dispatch)
   }
   // Ids travel as bits beside the rows, so this gather must copy and never add.
   const copying = { ...moves, sumLenGather: 'all_gatherv' as const }
-  const all = moveRows(copying, { value: travelling, layout: ['ATTN_DP'], owes: null }, [], 'moe_in')
-
-  const held = heldExperts(ctx, spec, columns(all, hidden, topK))
-  const value = routedExperts(ctx, spec, names, columns(all, 0, hidden), held, columns(all, hidden + topK, topK))
-  if (spec.shared) addSharedExpert(ctx, spec, spec.shared, names, columns(all, 0, hidden), value)
+  const all = part(moveRows(copying, from, [], 'moe_in'))
+  const held = heldExperts(ctx, spec, all.ids)
+  const value = routedExperts(ctx, spec, names, all.x, held, all.weights)
+  // Cut over all ranks like the routed experts' sum, so that one reduction serves both.
+  if (spec.shared) addSharedExpert(ctx, spec, spec.shared, names, all.x, value, 'gathered', ctx.tp)
   return { value, layout: [], owes: 'MOE_OUTPUT' }
+}
+
+/** Hidden rows, physical expert ids and weights, side by side in one buffer. */
+interface TravellingRows {
+  readonly x: Ref
+  readonly ids: Ref
+  readonly weights: Ref
+}
+
+/** Through an all-to-all: rows go to the ranks of their experts and the sums come back to where they left. */
+function dispatchedFeedForward(
+  ctx: LayerContext,
+  spec: MoeFfnSpec,
+  names: MoeNames,
+  { x, ids, weights }: TravellingRows,
+  mode: DispatchMode,
+): Placed {
+  const { builder: b, layer, hidden, moves } = ctx
+  const { topK } = spec.router
+  const layout = ['ATTN_DP', 'ATTN_TP'] as const
+  const rows = rowsIn(moves.sizes, layout)
+  b.yield()
+  b.emit('dispatch_send', { mode, x, ids, weights }, { rows, label: `${mode} dispatch: send` })
+  b.yield()
+  b.emit('dispatch_receive', { mode, x }, { rows, label: `${mode} dispatch: receive` })
+  const partials = b.arena('partials', hidden, 'received')
+  const held = b.arena('held_ids', topK, 'received', 'i32')
+  const stacks = expertStacks(ctx, spec, names)
+  const scratch = b.arena('moe_scratch', topK * (3 * stacks.width + hidden), 'received')
+  const { gateUp, down, biases } = stacks
+  const table = `local.${layer}`
+  const args = { mode, partials, held, scratch, topK, table, gateUp, down, activation: spec.activation, ...biases }
+  b.emit('dispatched_experts', args, { rows: 'received', label: 'routed experts of received rows' })
+  const out = b.arena('moe_out', hidden, rows)
+  b.emit('combine_send', { mode, partials, out }, { rows: 'received', label: `${mode} combine: send` })
+  b.yield()
+  b.emit('combine_receive', { mode, partials, out }, { rows, label: `${mode} combine: receive` })
+  if (spec.shared) addSharedExpert(ctx, spec, spec.shared, names, x, out, rows, WHOLE)
+  return { value: out, layout, owes: null }
 }
 
 /** Writes physical expert ids and weights of the own tokens. */
@@ -117,45 +166,41 @@ function heldExperts(ctx: LayerContext, spec: MoeFfnSpec, ids: Ref): Ref {
 }
 
 function routedExperts(ctx: LayerContext, spec: MoeFfnSpec, names: MoeNames, x: Ref, ids: Ref, weights: Ref): Ref {
-  const { builder: b, layer, hidden } = ctx
-  const { experts, topK } = spec.router
-  const width = cut(spec.intermediate, ctx.moeTp)
+  const { builder: b, hidden } = ctx
+  const { topK } = spec.router
   const out = b.arena('moe_out', hidden, 'gathered')
-  const scratch = b.arena('moe_scratch', topK * (3 * width.count + hidden), 'gathered')
-  const part = { experts, hidden, total: spec.intermediate, ...width, withDownBias: ctx.moeTp.index === 0 }
-  const pieces = Array.from({ length: experts }, (_, e) => names.expert(e, part))
-  const stack = (name: string, n: number, k: number, key: 'gateUp' | 'down') =>
-    b.matrix({ name: `${layer}.moe.${name}`, n, k, precision: 'model', pieces: pieces.map(p => p[key]) })
-  const biases = {
-    ...(spec.expertBias
-      ? {
-          gateUpBias: b.vector(
-            joined(
-              `${layer}.moe.gate_up_bias`,
-              pieces.flatMap(p => p.gateUpBias),
-            ),
-          ),
-        }
-      : {}),
-    ...(spec.expertBias && part.withDownBias
-      ? {
-          downBias: b.vector(
-            joined(
-              `${layer}.moe.down_bias`,
-              pieces.flatMap(p => p.downBias),
-            ),
-          ),
-        }
-      : {}),
-  }
-  const gateUp = stack('gate_up', 2 * width.count, hidden, 'gateUp')
-  const down = stack('down', hidden, width.count, 'down')
+  const { width, gateUp, down, biases } = expertStacks(ctx, spec, names)
+  const scratch = b.arena('moe_scratch', topK * (3 * width + hidden), 'gathered')
   const args = { out, x, ids, weights, scratch, topK, gateUp, down, activation: spec.activation, ...biases }
   b.emit('experts', args, { rows: 'gathered', label: 'routed experts' })
   return out
 }
 
-/** Cut over all ranks like the routed experts' sum, so that one reduction serves both. */
+/** The stack of all logical experts of the layer, in this rank's cut of their width. */
+function expertStacks(ctx: LayerContext, spec: MoeFfnSpec, names: MoeNames) {
+  const { builder: b, layer, hidden } = ctx
+  const { experts } = spec.router
+  const width = cut(spec.intermediate, ctx.moeTp)
+  const part = { experts, hidden, total: spec.intermediate, ...width, withDownBias: ctx.moeTp.index === 0 }
+  const pieces = Array.from({ length: experts }, (_, e) => names.expert(e, part))
+  const stack = (name: string, n: number, k: number, key: 'gateUp' | 'down') =>
+    b.matrix({ name: `${layer}.moe.${name}`, n, k, precision: 'model', pieces: pieces.map(p => p[key]) })
+  const bias = (name: string, key: 'gateUpBias' | 'downBias') =>
+    b.vector(
+      joined(
+        `${layer}.moe.${name}`,
+        pieces.flatMap(p => p[key]),
+      ),
+    )
+  const biases = {
+    ...(spec.expertBias ? { gateUpBias: bias('gate_up_bias', 'gateUpBias') } : {}),
+    ...(spec.expertBias && part.withDownBias ? { downBias: bias('down_bias', 'downBias') } : {}),
+  }
+  const gateUp = stack('gate_up', 2 * width.count, hidden, 'gateUp')
+  const down = stack('down', hidden, width.count, 'down')
+  return { width: width.count, gateUp, down, biases }
+}
+
 function addSharedExpert(
   ctx: LayerContext,
   spec: MoeFfnSpec,
@@ -163,12 +208,13 @@ function addSharedExpert(
   names: MoeNames,
   x: Ref,
   out: Ref,
+  rows: RowSymbol,
+  shard: Shard,
 ): void {
   const { builder: b, layer, hidden } = ctx
-  const rows = 'gathered'
   const mlp = { kind: 'dense' as const, intermediate: shared.intermediate, activation: spec.activation, bias: false }
   if (!shared.gated) {
-    gatedMlp(ctx, mlp, names.shared, x, { name: 'shared', rows, shard: ctx.tp, addTo: out })
+    gatedMlp(ctx, mlp, names.shared, x, { name: 'shared', rows, shard, addTo: out })
     return
   }
   const gate = b.arena('shared_gate', 1, rows)
@@ -176,6 +222,6 @@ function addSharedExpert(
     stacked(`${layer}.shared.gate`, hidden, [rowsOf(`${names.sharedGate}.weight`, [1, hidden])], 'f32'),
   )
   b.emit('linear', { out: gate, x, weight }, { rows, label: 'shared expert gate' })
-  const y = gatedMlp(ctx, mlp, names.shared, x, { name: 'shared', rows, shard: ctx.tp })
+  const y = gatedMlp(ctx, mlp, names.shared, x, { name: 'shared', rows, shard })
   b.emit('sigmoid_scale', { out, x: y, gate, accumulate: true }, { rows, label: 'add the gated shared expert' })
 }

@@ -72,6 +72,7 @@ export function buildDecoder(spec: ModelSpec, layout: RankLayout, limits: Progra
     moeTp: { index: rank.moeTp, count: sizes.moeTp },
     physicalExperts: layout.physicalExperts,
     replicated: layout.replicated,
+    dispatch: layout.dispatch,
   }
   spec.layers.forEach((layerSpec, layer) => {
     b.layer(layer)
@@ -92,6 +93,7 @@ export function buildDecoder(spec: ModelSpec, layout: RankLayout, limits: Progra
     padded: limits.tokens,
     gathered: limits.tokens * sizes.attnDp,
     slice: Math.ceil(limits.tokens / sizes.attnTp),
+    received: Math.max(1, layout.maxReceived),
     logitRows: limits.sequences,
     gatheredLogits: limits.sequences * sizes.attnDp,
   })

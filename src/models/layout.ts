@@ -1,6 +1,7 @@
 // Where a rank's program stands: sizes, coordinates and the choices that shape the wiring of a layout.
 import type { DpPaddingMode } from '../layers/index.js'
 import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
+import type { DispatchMode } from '../program/index.js'
 
 /** Sizes that bound a program's buffers. */
 export interface ProgramLimits {
@@ -15,10 +16,15 @@ export interface ProgramLimits {
   readonly kvSlots: number
 }
 
-export interface RankLayout {
+/** A rank has one program for each way a step can run. */
+export interface ProgramVariant {
+  readonly padding: DpPaddingMode
+  readonly dispatch: 'none' | DispatchMode
+}
+
+export interface RankLayout extends ProgramVariant {
   readonly sizes: ParallelSizes
   readonly rank: RankCoordinates
-  readonly padding: DpPaddingMode
   readonly sumLenGather: 'all_gatherv' | 'all_reduce'
   /** Dense layers: cut over all ranks (false) or whole on every attention-DP rank (true, --moe-dense-tp-size 1). */
   readonly denseLocal: boolean
@@ -28,4 +34,6 @@ export interface RankLayout {
   readonly physicalExperts: number
   /** Some logical expert has more than one replica somewhere. */
   readonly replicated: boolean
+  /** Rows a dispatch of this variant brings at most; 0 without. */
+  readonly maxReceived: number
 }

@@ -73,7 +73,7 @@ export function resolveParallel(flags: ParallelFlags, model: ModelFacts): Resolv
   }
   const sizes = splitSizes(flags, attnDp)
   checkModel(sizes, flags, model)
-  refuseUnbuilt(sizes, flags, dpSize)
+  refuseUnbuilt(sizes, dpSize)
   const denseTp = flags.moeDenseTpSize
   if (denseTp !== null && denseTp !== 1 && denseTp !== sizes.tp) {
     throw missing(
@@ -109,6 +109,12 @@ function splitSizes(flags: ParallelFlags, attnDp: number): ParallelSizes {
     throw wrong(
       `--attn-cp-size ${attnCp} differs from --moe-dp-size ${moeDp}`,
       'Make them equal, or use --moe-dp-size 1.',
+    )
+  }
+  if (flags.moeA2aBackend !== 'none' && ep !== tp) {
+    throw wrong(
+      `--moe-a2a-backend ${flags.moeA2aBackend} needs --ep-size equal to --tp-size, but they are ${ep} and ${tp}`,
+      `Use --ep-size ${tp}, or leave --ep-size out.`,
     )
   }
   if (tp % nodes !== 0) {
@@ -164,7 +170,7 @@ function checkModel(sizes: ParallelSizes, flags: ParallelFlags, model: ModelFact
   }
 }
 
-function refuseUnbuilt(sizes: ParallelSizes, flags: ParallelFlags, dpSize: number): void {
+function refuseUnbuilt(sizes: ParallelSizes, dpSize: number): void {
   if (sizes.attnCp > 1)
     throw missing('--attn-cp-size', sizes.attnCp, 'Leave it out: attention is not cut over context yet.')
   if (sizes.moeDp > 1) throw missing('--moe-dp-size', sizes.moeDp, `Use --ep-size ${sizes.tp} instead.`)
@@ -172,8 +178,5 @@ function refuseUnbuilt(sizes: ParallelSizes, flags: ParallelFlags, dpSize: numbe
   if (dpSize > 1) {
     const remedy = 'Start that many servers behind a load balancer, or use --attn-dp-size for attention data-parallel.'
     throw missing('--dp-size', dpSize, remedy)
-  }
-  if (flags.moeA2aBackend !== 'none') {
-    throw missing('--moe-a2a-backend', flags.moeA2aBackend, 'Use --moe-a2a-backend none.')
   }
 }

@@ -6,9 +6,11 @@ import type { MemorySpan } from '../device/memory.js'
 import type { Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../device/ops.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { Step } from '../runtime/wait.js'
+import { bindDispatchOperation } from './bind-dispatch.js'
 import { bindIdOperation, type IdTables } from './bind-ids.js'
 import { bindPlainRows } from './bind-plain.js'
 import { bindRowMove } from './bind-rows.js'
+import type { DispatchMode, ExpertDispatcher, ReceivedTokens } from './expert-dispatch.js'
 import type { CountsSymbol, Operation, ProgramGroup, Ref, RowSymbol } from './operation.js'
 import type { BufferSpec, Program, RowValues } from './program.js'
 
@@ -24,6 +26,8 @@ export interface Binding {
   readonly ropeTables: Readonly<Record<string, MemorySpan>>
   readonly idTables: IdTables
   readonly groups: Readonly<Record<ProgramGroup, Communicator>>
+  /** By mode; empty without an all-to-all backend. */
+  readonly dispatchers: Readonly<Partial<Record<DispatchMode, ExpertDispatcher>>>
 }
 
 /** An operation ready to run: a kernel that takes a row count, a move that looks at the plan, or a collective that waits. */
@@ -68,6 +72,14 @@ class Resolver {
   get idTables(): IdTables {
     return this.#binding.idTables
   }
+
+  dispatcher(mode: DispatchMode): ExpertDispatcher {
+    const dispatcher = this.#binding.dispatchers[mode]
+    if (!dispatcher) throw new Unreachable(`no ${mode} dispatcher was made`)
+    return dispatcher
+  }
+
+  readonly received = new Map<DispatchMode, ReceivedTokens>()
 
   group(name: ProgramGroup): Communicator {
     return this.#binding.groups[name]
@@ -253,6 +265,12 @@ function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
         ref => r.at(ref),
         name => r.vector(name),
       )
+    case 'dispatch_send':
+    case 'dispatch_receive':
+    case 'dispatched_experts':
+    case 'combine_send':
+    case 'combine_receive':
+      return bindDispatchOperation(op, tag, r)
     case 'clear_padding':
     case 'map_ids':
     case 'choose_replicas':

@@ -3,6 +3,7 @@ export { type ArenaPlan, bufferBytes, planArena } from './arena.js'
 export { type Binding, type BoundOperation, bindProgram, type IdTables } from './bind.js'
 export { columns, ProgramBuilder } from './builder.js'
 export { runSequential } from './executor.js'
+export type { DispatchMode, ExpertDispatcher, ReceivedTokens } from './expert-dispatch.js'
 export type {
   BatchRefs,
   CountsSymbol,

@@ -1,6 +1,7 @@
 // The vocabulary of a program: operations over named buffers with symbolic row counts. Plain data; what an operation
 // computes is documented where it is implemented (device/ops.ts for kernels, comm/communicator.ts for collectives).
 import type { GatedActivation, RouterSpec } from '../device/ops.js'
+import type { DispatchMode } from './expert-dispatch.js'
 
 /** Columns [column, column + width) of a buffer. */
 export interface Ref {
@@ -19,9 +20,10 @@ export type WeightName = string
  * - `padded`: rows it brings into a gather: `tokens`, or the longest rank's under MAX_LEN.
  * - `gathered`: rows of all attention-DP ranks together, padding included.
  * - `slice`: this rank's part of `padded` when rows are cut over attention-TP too.
+ * - `received`: rows that a dispatch brought here; its value is known to the operations of the dispatch only.
  * - `logitRows`, `gatheredLogits`: rows to sample, of this DP rank and of all.
  */
-export type RowSymbol = 'tokens' | 'padded' | 'gathered' | 'slice' | 'logitRows' | 'gatheredLogits'
+export type RowSymbol = 'tokens' | 'padded' | 'gathered' | 'slice' | 'received' | 'logitRows' | 'gatheredLogits'
 
 /**
  * Rows that each member of a group brings to or takes from a collective.
@@ -102,6 +104,29 @@ export interface OperationArgs {
   square_sum: { out: Ref; x: Ref }
   /** out = x / sqrt(sums / total + eps) * weight: the second half. */
   rms_scale: { out: Ref; x: Ref; sums: Ref; weight: WeightName; total: number; eps: number }
+  /** Begins to send rows to the ranks of their experts. ids are physical experts. */
+  dispatch_send: { mode: DispatchMode; x: Ref; ids: Ref; weights: Ref }
+  /** Waits for the rows that come here. The sent rows may be reused afterwards. */
+  dispatch_receive: { mode: DispatchMode; x: Ref }
+  /** partials = for each received row the weighted sum over the experts held here. */
+  dispatched_experts: {
+    mode: DispatchMode
+    partials: Ref
+    held: Ref
+    scratch: Ref
+    topK: number
+    /** i32 table: physical expert of this rank → row of the node's stack. */
+    table: string
+    gateUp: WeightName
+    down: WeightName
+    gateUpBias?: WeightName
+    downBias?: WeightName
+    activation: GatedActivation
+  }
+  /** Begins to send partial rows back. */
+  combine_send: { mode: DispatchMode; partials: Ref; out: Ref }
+  /** out = for each own row the sum over ranks of what came back. */
+  combine_receive: { mode: DispatchMode; partials: Ref; out: Ref }
   /** out = the members' rows of x, one member after another. */
   all_gather: { out: Ref; x: Ref; group: ProgramGroup; counts: CountsSymbol }
   /** x = sum over the group, in place. */
@@ -164,6 +189,11 @@ export const OPERATIONS: { readonly [K in OperationKind]: OperationRoles } = {
   clamp: { reads: ['x'], writes: ['x'] },
   square_sum: { reads: ['x'], writes: ['out'] },
   rms_scale: { reads: ['x', 'sums'], writes: ['out'] },
+  dispatch_send: { reads: ['x', 'ids', 'weights'], writes: [] },
+  dispatch_receive: { reads: ['x'], writes: [] },
+  dispatched_experts: { reads: [], writes: ['partials', 'held', 'scratch'] },
+  combine_send: { reads: ['partials'], writes: ['out'] },
+  combine_receive: { reads: ['partials'], writes: ['out'] },
   all_gather: { reads: ['x'], writes: ['out'] },
   all_reduce: { reads: ['x'], writes: ['x'] },
   reduce_scatter: { reads: ['x'], writes: ['out'] },

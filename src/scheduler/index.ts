@@ -6,10 +6,13 @@ export { type EndReason, type LogitEdits, type RankRequest, RequestState } from 
 export { type RequestProgress, Scheduler, type SchedulerCounters, type SchedulerLimits } from './scheduler.js'
 export {
   castVote,
+  chooseDispatch,
   choosePadding,
+  type DispatchRule,
   type DpPaddingMode,
   fallbackVote,
   hashWords,
+  type PlanRules,
   planStep,
   type StepPlan,
   VOTE_FIELDS,

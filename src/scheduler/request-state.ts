@@ -14,8 +14,6 @@ export interface LogitEdits {
 /** What a rank is told about a request. Plain data that crosses threads. */
 export interface RankRequest {
   readonly id: string
-  /** 32-bit word that names the request in replica choice. */
-  readonly key: number
   readonly inputIds: Int32Array
   /** Most tokens to draw. 0: compute the prompt's logits only. */
   readonly maxTokens: number
@@ -55,7 +53,8 @@ export class RequestState {
   /** KV pages held, in order of position. The first `path.length` of them lie in the prefix tree. */
   readonly pages: number[] = []
   readonly path: PrefixNode[] = []
-  readonly key: number
+  readonly #keys: Int32Array
+  #hashed = 0
   /** Order of arrival at this rank. */
   readonly arrival: number
   /** When it was first admitted, on the rank's clock; 0 while it has never been. */
@@ -66,8 +65,20 @@ export class RequestState {
     this.length = request.inputIds.length
     this.tokens = new Int32Array(this.length + request.maxTokens)
     this.tokens.set(request.inputIds)
-    this.key = request.key
+    this.#keys = new Int32Array(this.tokens.length)
     this.arrival = arrival
+  }
+
+  /**
+   * 32-bit word that names the token at `position` in replica choice: a hash of all tokens up to it. Requests with a
+   * common prefix get the same words there, so a page that one computed serves the others bit for bit.
+   */
+  keyAt(position: number): number {
+    for (; this.#hashed <= position; this.#hashed++) {
+      const before = this.#hashed === 0 ? 0x811c9dc5 : this.#keys[this.#hashed - 1]!
+      this.#keys[this.#hashed] = Math.imul(before ^ this.tokens[this.#hashed]!, 0x01000193)
+    }
+    return this.#keys[position]!
   }
 
   get id(): string {

@@ -10,7 +10,6 @@ const request = (
   more: Partial<RankRequest> = {},
 ): RankRequest => ({
   id,
-  key: 1,
   inputIds: typeof prompt === 'number' ? Int32Array.from({ length: prompt }, (_, i) => i + 1) : Int32Array.from(prompt),
   maxTokens,
   temperature: 0,

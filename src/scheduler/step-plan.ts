@@ -89,6 +89,31 @@ export function fallbackVote(context: VoteContext, out: Int32Array): void {
 /** How rows of all DP ranks are brought together: everyone padded to the longest, or one after another. */
 export type DpPaddingMode = 'MAX_LEN' | 'SUM_LEN'
 
+/** How an all-to-all chooses its mode. */
+export interface DispatchRule {
+  readonly mode: 'auto' | 'normal' | 'low_latency'
+  /** Tokens of a DP rank that fit into the low-latency slots of its ranks. */
+  readonly maxTokensForLowLatency: number
+}
+
+export interface PlanRules {
+  /** A padding mode for every step, or null for the rule. */
+  readonly padding: DpPaddingMode | null
+  /** null without an all-to-all backend. */
+  readonly dispatch: DispatchRule | null
+}
+
+/** auto: normal iff any rank extends or has more tokens than low-latency slots (source: SGLang deepep_mode auto, which looks at the first only). */
+export function chooseDispatch(
+  numTokens: readonly number[],
+  isExtend: boolean,
+  rule: DispatchRule | null,
+): 'none' | 'normal' | 'low_latency' {
+  if (rule === null) return 'none'
+  if (rule.mode !== 'auto') return rule.mode
+  return isExtend || Math.max(...numTokens) > rule.maxTokensForLowLatency ? 'normal' : 'low_latency'
+}
+
 /** What every rank does in a step: the same frozen data on all of them. Arrays have one entry a DP rank. */
 export interface StepPlan {
   readonly step: number
@@ -102,6 +127,7 @@ export interface StepPlan {
   readonly isHealthCheck: boolean
   readonly isExtend: boolean
   readonly dpPadding: DpPaddingMode
+  readonly dispatch: 'none' | 'normal' | 'low_latency'
   /** DP ranks that have prompts. */
   readonly prefillable: readonly boolean[]
   /**
@@ -128,13 +154,13 @@ export function choosePadding(numTokens: readonly number[], isExtend: boolean): 
 
 /**
  * @param votes one row of VOTE_WORDS a rank; the first of each attention group speaks for its DP rank
- * @param forced a padding mode for every step, instead of the rule
+ * @param rules what the flags say; equal on all ranks
  * @throws RankError when a field that must be equal on all ranks differs
  */
 export function planStep(
   votes: Int32Array,
   sizes: Pick<ParallelSizes, 'tp' | 'attnDp'>,
-  forced: DpPaddingMode | null = null,
+  rules: PlanRules = { padding: null, dispatch: null },
 ): StepPlan {
   const get = (rank: number, field: VoteField) => votes[rank * VOTE_WORDS + at(field)]!
   const stride = sizes.tp / sizes.attnDp
@@ -168,7 +194,8 @@ export function planStep(
     globalMode: agreedMode(forwardModes),
     isHealthCheck: !idle && numTokens.every((n, rank) => n === 0 || probes[rank] === 1),
     isExtend,
-    dpPadding: forced ?? choosePadding(numTokens, isExtend),
+    dispatch: chooseDispatch(numTokens, isExtend, rules.dispatch),
+    dpPadding: rules.padding ?? choosePadding(numTokens, isExtend),
     prefillable: all('prefillable').map(v => v === 1),
     doorbell: Math.min(...everyRank('doorbell')),
     idle,

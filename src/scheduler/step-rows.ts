@@ -24,6 +24,7 @@ export function stepRows(
       padded: own,
       gathered: dp.reduce((a, b) => a + b, 0),
       slice: attnTp[me.attnTp]!,
+      received: 0,
       logitRows: plan.numLogitRows[me.attnDp]!,
       gatheredLogits: plan.numLogitRows.reduce((a, b) => a + b, 0),
     },

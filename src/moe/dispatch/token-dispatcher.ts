@@ -1,0 +1,110 @@
+// Dispatchers over an ExpertBuffer: normal and low-latency behind the same four stages. Each is a checked stage machine
+// (source of the stages: SGLang token_dispatcher: dispatch_a/b, combine_a/b); a stage out of order is a bug that is named.
+import type {
+  CollectiveTag,
+  ExpertBuffer,
+  Hook,
+  LowLatencyReceived,
+  NormalHandle,
+  NormalReceived,
+} from '../../comm/index.js'
+import { Unreachable } from '../../config/errors.js'
+import type { Operand } from '../../device/ops.js'
+import type { ExpertDispatcher, ReceivedTokens } from '../../program/index.js'
+import type { Step } from '../../runtime/wait.js'
+
+const STAGES = ['initial', 'sent', 'received', 'results sent'] as const
+type Stage = (typeof STAGES)[number]
+
+/** Where in a dispatch and its combine a dispatcher is. */
+class StageGuard {
+  #at: Stage = 'initial'
+
+  enter(from: Stage, to: Stage): void {
+    if (this.#at !== from)
+      throw new Unreachable(`a dispatcher is ${this.#at} and was asked to go from ${from} to ${to}`)
+    this.#at = to
+  }
+}
+
+const plainRows = (x: NormalReceived['x']): Operand => {
+  if (x.kind !== 'f32') throw new Unreachable('dispatchers read decoded rows; the buffer delivers wire rows')
+  return x.rows
+}
+
+/** Exact counts first, then rows in (source rank, source token) order. */
+export class NormalDispatcher implements ExpertDispatcher {
+  readonly #buffer: ExpertBuffer
+  readonly #stage = new StageGuard()
+  #handle: NormalHandle | null = null
+  #receive: Hook<NormalReceived> | null = null
+  #receiveResults: Hook<Operand> | null = null
+
+  constructor(buffer: ExpertBuffer) {
+    this.#buffer = buffer
+  }
+
+  *send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void> {
+    this.#stage.enter('initial', 'sent')
+    this.#handle = yield* this.#buffer.notify(tag, { tokens, ids, weights })
+    this.#receive = yield* this.#buffer.send(tag, this.#handle, { kind: 'f32', rows: x })
+  }
+
+  *receive(): Step<ReceivedTokens> {
+    this.#stage.enter('sent', 'received')
+    const { result, done } = yield* this.#receive!()
+    if (!done.done) yield* done.wait()
+    const { ids, weights, partials, handle } = result
+    return { rows: handle.received, x: plainRows(result.x), ids, weights, partials }
+  }
+
+  *sendResults(tag: CollectiveTag, partials: Operand, out: Operand): Step<void> {
+    this.#stage.enter('received', 'results sent')
+    this.#receiveResults = yield* this.#buffer.sendCombine(tag, this.#handle!, out, { partials })
+  }
+
+  *receiveResults(): Step<void> {
+    this.#stage.enter('results sent', 'initial')
+    const { done } = yield* this.#receiveResults!()
+    if (!done.done) yield* done.wait()
+  }
+}
+
+/** Fixed slots, no counts to wait for. Experts add their weighted rows before they are sent (reduce 'sender'). */
+export class LowLatencyDispatcher implements ExpertDispatcher {
+  readonly #buffer: ExpertBuffer
+  readonly #stage = new StageGuard()
+  #receive: Hook<LowLatencyReceived> | null = null
+  #received: LowLatencyReceived | null = null
+  #receiveResults: Hook<Operand> | null = null
+
+  constructor(buffer: ExpertBuffer) {
+    this.#buffer = buffer
+  }
+
+  *send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void> {
+    this.#stage.enter('initial', 'sent')
+    this.#receive = yield* this.#buffer.sendLowLatency(tag, { tokens, ids, weights }, { kind: 'f32', rows: x })
+  }
+
+  *receive(): Step<ReceivedTokens> {
+    this.#stage.enter('sent', 'received')
+    const { result, done } = yield* this.#receive!()
+    if (!done.done) yield* done.wait()
+    this.#received = result
+    const { ids, weights, capacity } = result
+    return { rows: capacity, x: plainRows(result.x), ids, weights, partials: null }
+  }
+
+  *sendResults(tag: CollectiveTag, partials: Operand, out: Operand): Step<void> {
+    this.#stage.enter('received', 'results sent')
+    const rows = { kind: 'partials' as const, rows: partials }
+    this.#receiveResults = yield* this.#buffer.sendCombineLowLatency(tag, this.#received!.handle, rows, out)
+  }
+
+  *receiveResults(): Step<void> {
+    this.#stage.enter('results sent', 'initial')
+    const { done } = yield* this.#receiveResults!()
+    if (!done.done) yield* done.wait()
+  }
+}
