@@ -1,21 +1,28 @@
 // The routes. Every answer goes through one place that gives it a request id, a log line and, when something was thrown,
 // an OpenAI-shaped error.
 import { randomUUID } from 'node:crypto'
+import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response'
 import { type Context, Hono } from 'hono'
 import type { ServerFlags } from '../config/flags.js'
 import { keyCheck } from './auth.js'
 import { readJsonObject } from './body.js'
-import type { RequestContext } from './context.js'
+import type { NodeBindings, RequestContext } from './context.js'
 import { HttpError } from './errors.js'
 import type { Lifecycle, Ticket } from './lifecycle.js'
 import type { Logger } from './log.js'
+import { abortRequest, continueGeneration, flushCache, pauseGeneration } from './native/control.js'
+import { generate } from './native/generate.js'
+import { parseGenerate } from './native/generate-schema.js'
 import { health, healthGenerate, modelInfo, serverInfo } from './native/info.js'
+import { loads } from './native/loads.js'
+import { detokenize, tokenize } from './native/tokenize.js'
 import { chatCompletions } from './openai/chat.js'
 import { completions } from './openai/completions.js'
 import { errorBody, presentable } from './openai/error-body.js'
 import { checkModel, listModels, oneModel } from './openai/models.js'
 import { parseBody } from './openai/schema.js'
 import { page } from './page.js'
+import { startSse } from './sse.js'
 
 export interface AppOptions {
   readonly lifecycle: Lifecycle
@@ -26,15 +33,17 @@ export interface AppOptions {
   readonly pingMs: number
 }
 
-type Handler = (context: RequestContext, c: Context) => Response | Promise<Response>
+type Env = { Bindings: NodeBindings }
+type Handler = (context: RequestContext, c: Context<Env>) => Response | Promise<Response>
 
-export function createApp(options: AppOptions): Hono {
+export function createApp(options: AppOptions): Hono<Env> {
   const { lifecycle, flags, log } = options
-  const app = new Hono({ strict: false })
+  const app = new Hono<Env>({ strict: false })
+  const { metrics } = lifecycle
   const started = Math.floor(Date.now() / 1000)
   const checkKey = keyCheck(flags.apiKey)
 
-  const answer = async (c: Context, handler: Handler): Promise<Response> => {
+  const answer = async (c: Context<Env>, route: string, handler: Handler): Promise<Response> => {
     const begin = performance.now()
     const { path, method } = c.req
     const requestId = c.req.header('x-request-id')?.match(/^[\w.-]{1,128}$/)?.[0] ?? randomUUID()
@@ -43,11 +52,13 @@ export function createApp(options: AppOptions): Hono {
     let held = false
     const writeLog = () => {
       const fields = { request_id: requestId, status, ms: Math.round(performance.now() - begin), ...notes }
-      log[path === '/health' ? 'debug' : 'info'](fields, `${method} ${path.slice(0, 200)}`)
+      log[QUIET.has(path) ? 'debug' : 'info'](fields, `${method} ${path.slice(0, 200)}`)
+      metrics.http(method, route, status)
     }
     const context: RequestContext = {
       requestId,
       pingMs: options.pingMs,
+      stallMs: 1000 * flags.streamStallTimeout,
       note: fields => Object.assign(notes, fields),
       fail: error => {
         notes['code'] = error.code
@@ -72,14 +83,14 @@ export function createApp(options: AppOptions): Hono {
     status = response.status
     response.headers.set('x-request-id', requestId)
     if (!held) writeLog()
-    return response
+    return startSse(response, c.env.outgoing) ? RESPONSE_ALREADY_SENT : response
   }
 
   /** One path, its methods, and 405 for all others. */
   const route = (path: string, methods: Readonly<Record<string, Handler>>, open = false): void => {
     const allowed = Object.keys(methods).flatMap(method => (method === 'GET' ? ['GET', 'HEAD'] : [method]))
     app.all(path, c =>
-      answer(c, (context, same) => {
+      answer(c, path, (context, same) => {
         const handler = methods[c.req.method === 'HEAD' ? 'GET' : c.req.method]
         if (handler === undefined) {
           throw new HttpError('SY_HTTP_WRONG_METHOD', {
@@ -103,39 +114,57 @@ export function createApp(options: AppOptions): Hono {
   route('/get_model_info', { GET: () => modelInfo(lifecycle.engine) })
   route('/v1/models', { GET: () => listModels(lifecycle.engine, started) })
   route('/v1/models/:id{.+}', { GET: (_, c) => oneModel(lifecycle.engine, c.req.param('id') ?? '', started) })
-  route('/v1/completions', { POST: generation('completion', completions) })
-  route('/v1/chat/completions', { POST: generation('chat', chatCompletions) })
+  route('/v1/completions', { POST: generation(openai('completion'), completions) })
+  route('/v1/chat/completions', { POST: generation(openai('chat'), chatCompletions) })
+  const native = generation(parseGenerate, generate)
+  route('/generate', { POST: native, PUT: native })
+  for (const prefix of ['', '/v1']) {
+    route(`${prefix}/tokenize`, { POST: posted(body => tokenize(lifecycle.engine, body)) })
+    route(`${prefix}/detokenize`, { POST: posted(body => detokenize(lifecycle.engine, body)) })
+  }
+  route('/v1/loads', { GET: (_, c) => loads(lifecycle.engine, metrics, options.version, c.req.query('dp_rank')) })
+  const flush = () => flushCache(lifecycle.engine)
+  route('/flush_cache', { GET: flush, POST: flush })
+  route('/abort_request', { POST: posted(body => abortRequest(lifecycle.engine, body)) })
+  route('/pause_generation', { POST: () => pauseGeneration(lifecycle.engine) })
+  route('/continue_generation', { POST: () => continueGeneration(lifecycle.engine) })
+  route(
+    '/metrics',
+    {
+      GET: async () => new Response(await metrics.text(), { headers: { 'content-type': metrics.contentType } }),
+    },
+    true,
+  )
   app.notFound(c =>
-    answer(c, () => {
+    answer(c, 'unknown', () => {
       throw new HttpError('SY_HTTP_UNKNOWN_PATH', { path: c.req.path.slice(0, 200) })
     }),
   )
   return app
 
   /** A ticket that the client's leaving aborts at once. */
-  function begin(c: Context): Ticket {
+  function begin(c: Context<Env>): Ticket {
     const ticket = lifecycle.begin()
-    const { signal } = c.req.raw
-    const leave = () => ticket.abort(new HttpError('SY_HTTP_CLIENT_GONE'))
-    if (signal.aborted) leave()
-    else signal.addEventListener('abort', leave, { once: true })
+    const { outgoing } = c.env
+    const leave = () => {
+      if (!outgoing.writableFinished) ticket.abort(new HttpError('SY_HTTP_CLIENT_GONE'))
+    }
+    if (outgoing.destroyed) leave()
+    else outgoing.once('close', leave)
     return ticket
   }
 
-  type Bodies = { completion: Parameters<typeof completions>[2]; chat: Parameters<typeof chatCompletions>[2] }
-
-  function generation<K extends keyof Bodies>(
-    kind: K,
-    run: (context: RequestContext, ticket: Ticket, body: Bodies[K]) => Promise<Response>,
+  /** A POST that runs the engine: the body is read and checked before a ticket is taken. */
+  function generation<B>(
+    parse: (raw: Record<string, unknown>) => { readonly body: B; readonly ignored: readonly string[] },
+    run: (context: RequestContext, ticket: Ticket, body: B) => Promise<Response>,
   ): Handler {
     return async (context, c) => {
-      const raw = await readJsonObject(c.req.raw, flags.maxBodyBytes)
-      const { body, ignored } = parseBody(kind, raw)
-      checkModel(lifecycle.engine, body.model)
+      const { body, ignored } = parse(await readJsonObject(c.env.incoming, flags.maxBodyBytes))
       const ticket = begin(c)
       let response: Response
       try {
-        response = await run(context, ticket, body as Bodies[K])
+        response = await run(context, ticket, body)
       } catch (error) {
         ticket.end()
         throw error
@@ -144,7 +173,24 @@ export function createApp(options: AppOptions): Hono {
       return response
     }
   }
+
+  /** Parses an OpenAI body and checks the model it names. */
+  function openai<K extends 'completion' | 'chat'>(kind: K) {
+    return (raw: Record<string, unknown>) => {
+      const parsed = parseBody(kind, raw)
+      checkModel(lifecycle.engine, parsed.body.model)
+      return parsed
+    }
+  }
+
+  /** A POST whose body is taken as it is. */
+  function posted(run: (body: Record<string, unknown>) => Response | Promise<Response>): Handler {
+    return async (_, c) => run(await readJsonObject(c.env.incoming, flags.maxBodyBytes))
+  }
 }
+
+/** Asked every few seconds by machines: not worth a line. */
+const QUIET: ReadonlySet<string> = new Set(['/health', '/metrics'])
 
 const headerSafe = (name: string): string => name.slice(0, 60).replace(/[^\w.-]/g, '?')
 

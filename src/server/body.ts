@@ -1,17 +1,20 @@
 // Reading a JSON body within limits. Bytes are counted as they come, so a lying Content-Length gains nothing.
+import type { IncomingMessage } from 'node:http'
 import { HttpError } from './errors.js'
 
 /**
- * The JSON object in the body of `request`.
+ * The JSON object in the body of `incoming`.
  * @param limit bytes
  * @throws HttpError 400, 413 or 415
  */
-export async function readJsonObject(request: Request, limit: number): Promise<Record<string, unknown>> {
-  const contentType = request.headers.get('content-type')
-  if (contentType !== null && !/^application\/([\w.-]+\+)?json\s*(;|$)/i.test(contentType)) {
+export async function readJsonObject(incoming: IncomingMessage, limit: number): Promise<Record<string, unknown>> {
+  const contentType = incoming.headers['content-type']
+  if (contentType !== undefined && !/^application\/([\w.-]+\+)?json\s*(;|$)/i.test(contentType)) {
     throw new HttpError('SY_HTTP_CONTENT_TYPE', { contentType: contentType.slice(0, 100) })
   }
-  const text = new TextDecoder().decode(await readBytes(request, limit))
+  const bytes = await readBytes(incoming, limit)
+  // A byte order mark is no JSON, and every client that sends one means none.
+  const text = bytes.toString('utf8').replace(/^\ufeff/, '')
   let value: unknown
   try {
     value = JSON.parse(text)
@@ -25,17 +28,23 @@ export async function readJsonObject(request: Request, limit: number): Promise<R
   return value as Record<string, unknown>
 }
 
-async function readBytes(request: Request, limit: number): Promise<Uint8Array> {
-  if (Number(request.headers.get('content-length') ?? 0) > limit)
-    throw new HttpError('SY_HTTP_BODY_TOO_LARGE', { limit })
-  const chunks: Uint8Array[] = []
-  let size = 0
-  if (request.body !== null) {
-    for await (const chunk of request.body as unknown as AsyncIterable<Uint8Array>) {
-      size += chunk.byteLength
-      if (size > limit) throw new HttpError('SY_HTTP_BODY_TOO_LARGE', { limit })
-      chunks.push(chunk)
+function readBytes(incoming: IncomingMessage, limit: number): Promise<Buffer> {
+  const tooLarge = () => new HttpError('SY_HTTP_BODY_TOO_LARGE', { limit })
+  if (Number(incoming.headers['content-length'] ?? 0) > limit) return Promise.reject(tooLarge())
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = []
+    let size = 0
+    const settle = (act: () => void) => {
+      incoming.off('data', onData).off('end', onEnd).off('error', onGone).off('close', onGone)
+      act()
     }
-  }
-  return chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)
+    const onData = (chunk: Buffer) => {
+      size += chunk.byteLength
+      if (size <= limit) chunks.push(chunk)
+      else settle(() => reject(tooLarge()))
+    }
+    const onEnd = () => settle(() => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)))
+    const onGone = () => settle(() => reject(new HttpError('SY_HTTP_CLIENT_GONE')))
+    incoming.on('data', onData).on('end', onEnd).on('error', onGone).on('close', onGone)
+  })
 }

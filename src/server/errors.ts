@@ -47,7 +47,12 @@ export class HttpError extends errorArea('Http', {
   SY_HTTP_UNKNOWN_PATH: {
     status: 404,
     message: 'there is nothing at {path}',
-    remedy: 'see GET /v1/models, POST /v1/completions and POST /v1/chat/completions',
+    remedy: 'see GET /v1/models, POST /v1/completions, POST /v1/chat/completions and POST /generate',
+  },
+  SY_HTTP_NOT_OFFERED: {
+    status: 501,
+    message: 'the engine that runs here does not offer {path}',
+    remedy: 'leave {path} out',
   },
   SY_HTTP_WRONG_METHOD: {
     status: 405,
@@ -93,6 +98,21 @@ export class HttpError extends errorArea('Http', {
     status: 503,
     message: 'the engine produced no token within {seconds} s',
     remedy: 'look at /server_info for a long queue, or restart the server',
+  },
+  SY_HTTP_SLOW_READER: {
+    status: 503,
+    message: 'the stream was ended: more than {limit} events of it waited to be read',
+    remedy: 'read the stream as it comes, or start the server with a larger --max-stream-backlog',
+  },
+  SY_HTTP_STALLED: {
+    status: 499,
+    message: 'the client read nothing of its stream for {seconds} s',
+    remedy: 'read the stream as it comes, or start the server with a larger --stream-stall-timeout',
+  },
+  SY_HTTP_TOO_MANY_CONNECTIONS: {
+    status: 503,
+    message: 'the server holds {limit} connections and takes no more',
+    remedy: 'close connections that are not used, or start the server with a larger --max-connections',
   },
   SY_HTTP_CLIENT_GONE: {
     status: 499,

@@ -40,7 +40,7 @@ export interface RunningServer {
 
 /** @throws ConfigError when the port cannot be bound */
 export async function openServer(flags: ServerFlags, options: ServerOptions): Promise<RunningServer> {
-  const lifecycle = new Lifecycle()
+  const lifecycle = new Lifecycle(flags)
   const app = createApp({
     lifecycle,
     flags,
@@ -48,7 +48,7 @@ export async function openServer(flags: ServerFlags, options: ServerOptions): Pr
     version: options.version,
     pingMs: options.pingMs ?? 15_000,
   })
-  const { server, port, url } = await bind(request => app.fetch(request), flags)
+  const { server, port, url } = await bind((request, env) => app.fetch(request, env), flags)
   const abort = () => lifecycle.abortAll(new HttpError('SY_HTTP_ABORTED'))
   let closing: Promise<void> | null = null
   return {

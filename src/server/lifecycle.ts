@@ -2,12 +2,17 @@
 // uses the engine holds a ticket, so that a drain knows when it is done and a failure reaches everyone who waits.
 import type { GenerationEngine } from '../engine/request.js'
 import { HttpError } from './errors.js'
+import { Metrics, type RequestObserver } from './metrics/index.js'
 
 export type Phase = 'loading' | 'ready' | 'draining' | 'failed'
 
 /** One request's hold on the engine. `end` is idempotent. */
 export interface Ticket {
   readonly engine: GenerationEngine
+  /** Told of every engine request that is made under this ticket. */
+  readonly observer: RequestObserver
+  /** Events of one engine request that may wait for the client. */
+  readonly maxBacklog: number
   /** Aborts with an HttpError when the server cannot finish the request, or through `abort`. */
   readonly signal: AbortSignal
   abort(reason: Error): void
@@ -20,6 +25,12 @@ export class Lifecycle {
   #failure: Error | null = null
   readonly #tickets = new Set<Ticket>()
   #idleWaiters: (() => void)[] = []
+  readonly #maxBacklog: number
+  readonly metrics = new Metrics(() => this.#engine)
+
+  constructor(options: { readonly maxStreamBacklog: number }) {
+    this.#maxBacklog = options.maxStreamBacklog
+  }
 
   get phase(): Phase {
     return this.#phase
@@ -50,6 +61,8 @@ export class Lifecycle {
     const controller = new AbortController()
     const ticket: Ticket = {
       engine,
+      observer: this.metrics,
+      maxBacklog: this.#maxBacklog,
       signal: controller.signal,
       abort: reason => controller.abort(reason),
       end: () => {

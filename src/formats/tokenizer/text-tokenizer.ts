@@ -70,6 +70,13 @@ export class Tokenizer {
     return text + detokenizer.flush()
   }
 
+  /** The bytes one token stands for; null where they depend on its neighbours, or where there is no such token. */
+  tokenBytes(id: number): Uint8Array | null {
+    const { rules } = this.#parts
+    const piece = rules === null ? null : this.#piece(id, rules)
+    return typeof piece === 'string' ? new TextEncoder().encode(piece) : piece
+  }
+
   /** A fresh stream of text; joined, it is `decode` of the same ids. */
   detokenizer(options: { readonly skipSpecialTokens?: boolean } = {}): Detokenizer {
     const skip = options.skipSpecialTokens ?? false

@@ -1,11 +1,13 @@
 // Runs the prompts of one HTTP request as engine requests and merges their events. The engine does the work; this file
-// only sees to it that all of them end together: on the first error, on a client that left, on a server that stops.
-import type { GenerationEvent, GenerationRequest, Usage } from '../../engine/request.js'
+// only sees to it that all of them end together: on the first error, on a client that left or reads too slowly, on a
+// server that stops.
+import type { GenerationEvent, GenerationRequest, TokenLogprob, Usage } from '../../engine/request.js'
 import { HttpError } from '../errors.js'
 import type { Ticket } from '../lifecycle.js'
+import type { Job } from './fan-out.js'
 
 export interface ChoiceEvent {
-  /** Index of the prompt, and so of the choice. */
+  /** Index of the engine request, and so of the choice. */
   readonly index: number
   readonly event: GenerationEvent
 }
@@ -16,12 +18,16 @@ class Mailbox {
   #error: unknown = null
   #open: number
   #wake: (() => void) | null = null
+  readonly #limit: number
 
-  constructor(writers: number) {
+  /** @param limit events that may wait for the reader */
+  constructor(writers: number, limit: number) {
     this.#open = writers
+    this.#limit = limit
   }
 
   push(event: ChoiceEvent): void {
+    if (this.#events.length >= this.#limit) throw new HttpError('SY_HTTP_SLOW_READER', { limit: this.#limit })
     this.#events.push(event)
     this.#notify()
   }
@@ -33,6 +39,7 @@ class Mailbox {
 
   fail(error: unknown): void {
     this.#error ??= error
+    this.#events = []
     this.#notify()
   }
 
@@ -44,17 +51,22 @@ class Mailbox {
       })
     }
     if (this.#error !== null) throw this.#error
-    return this.#events.length === 0 ? null : this.#events.splice(0)
+    if (this.#events.length === 0) return null
+    const taken = this.#events
+    this.#events = []
+    return taken
   }
 
   #notify(): void {
-    this.#wake?.()
+    const wake = this.#wake
     this.#wake = null
+    wake?.()
   }
 }
 
 /**
- * All events of `requests`, as batches of what is ready. Ends (and aborts what still runs) with the ticket's signal.
+ * All events of `requests`, as batches of what is ready. Ends (and aborts what still runs) with the ticket's signal, and
+ * when more than the ticket's `maxBacklog` events a request wait for the caller.
  * @throws what the engine throws; HttpError SY_HTTP_ABORTED when the engine gave a request up
  */
 export async function* runChoices(
@@ -62,7 +74,7 @@ export async function* runChoices(
   requests: readonly GenerationRequest[],
 ): AsyncGenerator<readonly ChoiceEvent[], void, undefined> {
   const stop = new AbortController()
-  const mailbox = new Mailbox(requests.length)
+  const mailbox = new Mailbox(requests.length, ticket.maxBacklog * requests.length)
   const interrupted = () => {
     stop.abort(ticket.signal.reason)
     mailbox.fail(ticket.signal.reason)
@@ -70,15 +82,24 @@ export async function* runChoices(
   if (ticket.signal.aborted) interrupted()
   else ticket.signal.addEventListener('abort', interrupted, { once: true })
   const pump = async (request: GenerationRequest, index: number): Promise<void> => {
-    for await (const event of ticket.engine.generate({ ...request, signal: stop.signal })) {
-      mailbox.push({ index, event })
-      if (event.finish?.reason === 'abort') throw new HttpError('SY_HTTP_ABORTED')
+    const watch = ticket.observer.begin(request)
+    try {
+      for await (const event of ticket.engine.generate({ ...request, signal: stop.signal })) {
+        watch.event(event)
+        mailbox.push({ index, event })
+        if (event.finish?.reason === 'abort') throw new HttpError('SY_HTTP_ABORTED')
+      }
+    } finally {
+      watch.end()
     }
     mailbox.close()
   }
   try {
     requests.forEach((request, index) => {
-      pump(request, index).catch((error: unknown) => mailbox.fail(error))
+      pump(request, index).catch((error: unknown) => {
+        stop.abort(error)
+        mailbox.fail(error)
+      })
     })
     for (;;) {
       const batch = await mailbox.take()
@@ -96,6 +117,11 @@ export interface Choice {
   readonly text: string
   readonly tokenIds: readonly number[]
   readonly finishReason: string
+  /** One a token, when they were asked for. */
+  readonly logprobs: readonly TokenLogprob[]
+  readonly hasLogprobs: boolean
+  /** One a prompt token, when they were asked for. */
+  readonly promptLogprobs: readonly (TokenLogprob | null)[]
 }
 
 export interface Outcome {
@@ -105,24 +131,34 @@ export interface Outcome {
 
 export const NO_USAGE: Usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 }
 
-export const addUsage = (a: Usage, b: Usage): Usage => ({
-  promptTokens: a.promptTokens + b.promptTokens,
+/** @param withPrompt the prompt is counted once, whatever the number of its choices */
+export const addUsage = (a: Usage, b: Usage, withPrompt: boolean): Usage => ({
+  promptTokens: a.promptTokens + (withPrompt ? b.promptTokens : 0),
   completionTokens: a.completionTokens + b.completionTokens,
-  cachedTokens: a.cachedTokens + b.cachedTokens,
+  cachedTokens: a.cachedTokens + (withPrompt ? b.cachedTokens : 0),
 })
 
 /** Runs everything to its end. */
-export async function collectChoices(ticket: Ticket, requests: readonly GenerationRequest[]): Promise<Outcome> {
-  const choices = requests.map(() => ({ text: '', tokenIds: [] as number[], finishReason: 'stop' }))
+export async function collectChoices(ticket: Ticket, job: Job): Promise<Outcome> {
+  const choices = job.requests.map(request => ({
+    text: '',
+    tokenIds: [] as number[],
+    finishReason: 'stop',
+    logprobs: [] as TokenLogprob[],
+    hasLogprobs: request.topLogprobs !== undefined,
+    promptLogprobs: [] as readonly (TokenLogprob | null)[],
+  }))
   let usage = NO_USAGE
-  for await (const batch of runChoices(ticket, requests)) {
+  for await (const batch of runChoices(ticket, job.requests)) {
     for (const { index, event } of batch) {
       const choice = choices[index]!
       choice.text += event.text
-      choice.tokenIds.push(...event.tokenIds)
+      for (const id of event.tokenIds) choice.tokenIds.push(id)
+      if (event.logprobs) choice.logprobs.push(...event.logprobs)
+      if (event.promptLogprobs) choice.promptLogprobs = event.promptLogprobs
       if (event.finish === null) continue
       choice.finishReason = event.finish.reason
-      usage = addUsage(usage, event.finish.usage)
+      usage = addUsage(usage, event.finish.usage, index % job.choices === 0)
     }
   }
   return { choices, usage }

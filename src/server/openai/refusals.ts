@@ -15,21 +15,15 @@ const textFormat: Neutral = value => (value as { type?: unknown } | null)?.type 
 const textOnly: Neutral = value => Array.isArray(value) && value.length === 1 && value[0] === 'text'
 
 const LATER = 'this version does not have it yet'
-const ONE = 'this version makes one choice a prompt'
 
 const COMMON: Readonly<Record<string, readonly [Neutral, string]>> = {
-  n: [is(1), ONE],
-  best_of: [is(1), ONE],
-  logprobs: [is(false), LATER],
-  top_logprobs: [is(0), LATER],
-  prompt_logprobs: [never, LATER],
-  return_prompt_logprobs: [is(false), LATER],
-  logit_bias: [empty, LATER],
-  presence_penalty: [is(0), LATER],
-  frequency_penalty: [is(0), LATER],
-  repetition_penalty: [is(1), LATER],
+  best_of: [is(1), 'every choice that is made is returned; ask for them with n'],
+  prompt_logprobs: [
+    never,
+    'log-probabilities of a prompt come with echo and logprobs of /v1/completions, or from /generate',
+  ],
+  return_prompt_logprobs: [is(false), 'log-probabilities of a prompt come from /generate'],
   length_penalty: [is(1), LATER],
-  min_tokens: [is(0), LATER],
   use_beam_search: [is(false), LATER],
   logits_processors: [empty, LATER],
   custom_logit_processor: [empty, LATER],
@@ -56,7 +50,7 @@ const COMMON: Readonly<Record<string, readonly [Neutral, string]>> = {
 const COMPLETION: Readonly<Record<string, readonly [Neutral, string]>> = {
   ...COMMON,
   suffix: [empty, 'text is only continued, never filled in'],
-  echo: [is(false), LATER],
+  top_logprobs: [is(0), 'the number of alternatives is the value of logprobs'],
 }
 
 const CHAT: Readonly<Record<string, readonly [Neutral, string]>> = {
@@ -69,7 +63,7 @@ const CHAT: Readonly<Record<string, readonly [Neutral, string]>> = {
   audio: [never, 'only text comes out'],
   prediction: [never, LATER],
   web_search_options: [never, 'there is no web search'],
-  echo: [is(false), LATER],
+  echo: [is(false), 'a chat answers, it does not repeat; /v1/completions has echo'],
   chat_template: [never, "the model's own chat template is used"],
   continue_final_message: [is(false), LATER],
   documents: [empty, LATER],
@@ -91,7 +85,6 @@ export const INERT_FIELDS: ReadonlySet<string> = new Set([
   'stream_reasoning',
   'truncate_prompt_tokens',
   'spaces_between_special_tokens',
-  'priority',
   'request_id',
   'rid',
 ])

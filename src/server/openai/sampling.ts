@@ -29,8 +29,40 @@ export function samplingDefaults(engine: GenerationEngine): SamplingDefaults {
 /** More candidates than any vocabulary has; beyond it the engine would refuse a number that means "all". */
 const MAX_TOP_K = 2 ** 24 - 1
 
+/** What both the OpenAI and the native API call by the same names. */
+export interface LogitFields {
+  readonly min_tokens?: number | undefined
+  readonly presence_penalty?: number | undefined
+  readonly frequency_penalty?: number | undefined
+  readonly repetition_penalty?: number | undefined
+  readonly logit_bias?: Readonly<Record<string, number>> | undefined
+}
+
+/** Only what was given: the engine leaves logits alone otherwise. @throws HttpError 400 for a bias on no token */
+export function logitFields(body: LogitFields, vocabSize: number, prefix = ''): Partial<SamplingParams> {
+  const outside = Object.keys(body.logit_bias ?? {}).find(id => Number(id) >= vocabSize)
+  if (outside !== undefined) {
+    const problem = `token ${outside} is outside the vocabulary of ${vocabSize}`
+    throw new HttpError('SY_HTTP_INVALID_FIELD', { param: `${prefix}logit_bias`, problem })
+  }
+  return {
+    ...(body.min_tokens ? { minTokens: body.min_tokens } : {}),
+    ...(body.presence_penalty ? { presencePenalty: body.presence_penalty } : {}),
+    ...(body.frequency_penalty ? { frequencyPenalty: body.frequency_penalty } : {}),
+    ...(body.repetition_penalty !== undefined && body.repetition_penalty !== 1
+      ? { repetitionPenalty: body.repetition_penalty }
+      : {}),
+    ...(body.logit_bias && Object.keys(body.logit_bias).length > 0 ? { logitBias: body.logit_bias } : {}),
+  }
+}
+
 /** @param maxTokens already checked against the context */
-export function samplingOf(body: SharedBody, defaults: SamplingDefaults, maxTokens: number): SamplingParams {
+export function samplingOf(
+  body: SharedBody,
+  defaults: SamplingDefaults,
+  maxTokens: number,
+  vocabSize: number,
+): SamplingParams {
   return {
     temperature: body.temperature ?? defaults.temperature,
     topP: body.top_p ?? defaults.topP,
@@ -41,6 +73,7 @@ export function samplingOf(body: SharedBody, defaults: SamplingDefaults, maxToke
     stop: body.stop === undefined ? [] : typeof body.stop === 'string' ? [body.stop] : body.stop,
     stopTokenIds: body.stop_token_ids ?? [],
     ignoreEos: body.ignore_eos ?? false,
+    ...logitFields(body, vocabSize),
   }
 }
 

@@ -1,10 +1,19 @@
 // The request bodies of /v1/completions and /v1/chat/completions. Lenient as clients need it: null means absent, unknown
 // fields are ignored (and named in a response header). Strict where it matters: types and ranges, with the field's path.
 import { z } from 'zod'
+import { MAX_TOP_LOGPROBS } from '../../engine/request.js'
 import { HttpError } from '../errors.js'
 import { INERT_FIELDS, REFUSED_FIELDS, refuseUnsupported } from './refusals.js'
 
 const tokenId = z.int().min(0)
+
+/** Choices of one prompt. */
+const MAX_CHOICES = 128
+
+/** Token ids as text → what is added to their logits. */
+export const logitBias = z
+  .record(z.string().regex(/^\d{1,9}$/, 'expected token ids as keys'), z.number().min(-100).max(100))
+  .refine(bias => Object.keys(bias).length <= 1024, 'expected at most 1024 tokens')
 
 const shared = {
   model: z.string().optional(),
@@ -23,13 +32,28 @@ const shared = {
     .optional(),
   stop_token_ids: z.array(tokenId).max(64).optional(),
   ignore_eos: z.boolean().optional(),
+  n: z.int().min(1).max(MAX_CHOICES).optional(),
+  min_tokens: z.int().min(0).optional(),
+  presence_penalty: z.number().min(-2).max(2).optional(),
+  frequency_penalty: z.number().min(-2).max(2).optional(),
+  repetition_penalty: z.number().gt(0).max(2).optional(),
+  logit_bias: logitBias.optional(),
+  priority: z.int().optional(),
   /** vLLM's: adds `token_ids` to every choice. */
   return_token_ids: z.boolean().optional(),
   /** SGLang's: the attention-DP rank that must run the request. */
   routed_dp_rank: z.int().min(0).optional(),
 }
 
-const completion = z.looseObject({ ...shared, prompt: z.unknown() })
+const completion = z.looseObject({
+  ...shared,
+  prompt: z.unknown(),
+  /** 0 with echo: the prompt alone, for its log-probabilities. */
+  max_tokens: z.int().min(0).optional(),
+  echo: z.boolean().optional(),
+  /** Alternatives beside the log-probability of each token. */
+  logprobs: z.union([z.literal(false), z.int().min(0).max(5)], { error: 'expected an integer from 0 to 5' }).optional(),
+})
 
 const textPart = z.looseObject({ type: z.literal('text'), text: z.string() })
 const message = z.looseObject({
@@ -43,6 +67,8 @@ const chat = z.looseObject({
   max_completion_tokens: z.int().min(1).optional(),
   chat_template_kwargs: z.record(z.string(), z.unknown()).optional(),
   add_generation_prompt: z.boolean().optional(),
+  logprobs: z.boolean().optional(),
+  top_logprobs: z.int().min(0).max(MAX_TOP_LOGPROBS).optional(),
 })
 
 const SCHEMAS = { completion, chat } as const
@@ -77,7 +103,30 @@ export function parseBody<K extends keyof Bodies>(kind: K, raw: Record<string, u
   }
   const known = (key: string) =>
     Object.hasOwn(schema.shape, key) || Object.hasOwn(REFUSED_FIELDS[kind], key) || INERT_FIELDS.has(key)
+  checkTogether(kind, result.data as SharedBody & TogetherFields)
   return { body: result.data as Bodies[K], ignored: Object.keys(body).filter(key => !known(key)) }
+}
+
+interface TogetherFields {
+  readonly echo?: boolean | undefined
+  readonly logprobs?: boolean | number | undefined
+  readonly top_logprobs?: number | undefined
+  readonly max_completion_tokens?: number | undefined
+}
+
+/** Fields that are right by themselves and wrong together. */
+function checkTogether(kind: keyof Bodies, body: SharedBody & TogetherFields): void {
+  const bad = (param: string, problem: string): never => {
+    throw new HttpError('SY_HTTP_INVALID_FIELD', { param, problem })
+  }
+  if (kind === 'completion' && body.max_tokens === 0 && body.echo !== true) {
+    bad('max_tokens', 'expected at least 1; 0 needs echo')
+  }
+  if (kind === 'chat' && (body.top_logprobs ?? 0) > 0 && body.logprobs !== true) {
+    bad('top_logprobs', 'it needs logprobs: true')
+  }
+  const most = body.max_completion_tokens ?? body.max_tokens
+  if (most !== undefined && (body.min_tokens ?? 0) > most) bad('min_tokens', `expected at most max_tokens (${most})`)
 }
 
 const missing = (issue: z.core.$ZodIssue): string =>
