@@ -72,7 +72,7 @@ export class Engine implements GenerationEngine {
   readonly #states: DpRankState[]
   readonly #seed: bigint
   readonly #router: DpRouter
-  readonly #flushing: { readonly dpRank: number; resolve(pages: number): void }[] = []
+  readonly #flushing: { readonly dpRank: number; resolve(pages: number): void; reject(error: Error): void }[] = []
   #host!: RankHost
   #counter = 0
   #closing: Promise<void> | null = null
@@ -252,7 +252,7 @@ export class Engine implements GenerationEngine {
   async flushCache(): Promise<number> {
     this.#refuseWhenGone()
     const counts = this.#states.map(
-      (_, dpRank) => new Promise<number>(resolve => this.#flushing.push({ dpRank, resolve })),
+      (_, dpRank) => new Promise<number>((resolve, reject) => this.#flushing.push({ dpRank, resolve, reject })),
     )
     this.#sendAll({ kind: 'flush_cache' })
     return (await Promise.all(counts)).reduce((a, b) => a + b, 0)
@@ -419,7 +419,7 @@ export class Engine implements GenerationEngine {
       live.detach()
       live.events.fail(error)
     }
-    for (const collector of this.#logits.values()) collector.reject(error)
+    for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(error)
     this.#live.clear()
     this.#logits.clear()
     this.#noteIdle()
@@ -445,7 +445,8 @@ export class Engine implements GenerationEngine {
       clearTimeout(timer)
     }
     for (const id of [...this.#live.keys()]) this.#abort(id)
-    for (const collector of this.#logits.values()) collector.reject(new EngineError('SY_ENGINE_CLOSING'))
+    const gone = new EngineError('SY_ENGINE_CLOSING')
+    for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(gone)
     await this.#host.stop(5000)
   }
 

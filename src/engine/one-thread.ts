@@ -9,6 +9,7 @@ import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
 import { loadModelWeights, type ModelPlan, openDevice, planModel } from './load-model.js'
 import { Rank } from './rank.js'
+import type { DpRankState } from './request.js'
 
 /** What one request came to. */
 export interface OneThreadResult {
@@ -23,6 +24,7 @@ export interface OneThreadResult {
 export class OneThreadEngine {
   readonly plan: ModelPlan
   readonly #flags: EngineFlags
+  readonly #states = new Map<number, DpRankState>()
   readonly #device: CpuDevice
   readonly #weights: Awaited<ReturnType<typeof loadModelWeights>>
 
@@ -45,6 +47,12 @@ export class OneThreadEngine {
     return new OneThreadEngine(plan, flags, device, weights)
   }
 
+  /** Prompt tokens computed and found in the cache in the last run, over all attention-DP ranks. */
+  get lastCounters(): { readonly prefilledTokens: number; readonly cachedTokens: number } {
+    const sum = (key: 'prefilledTokens' | 'cachedTokens') => [...this.#states.values()].reduce((n, s) => n + s[key], 0)
+    return { prefilledTokens: sum('prefilledTokens'), cachedTokens: sum('cachedTokens') }
+  }
+
   /**
    * Serves `requests` to their ends. `routes[i]` is the attention-DP rank of request i.
    * @param seed of the order in which ranks move; no result depends on it
@@ -56,10 +64,12 @@ export class OneThreadEngine {
     const control = ControlBlock.create(ranks.length)
     const { launches } = launchesOf(plan, this.#flags, this.#weights, control, device, device.createLender(), 1)
     const vocab = this.plan.spec.vocabSize
+    this.#states.clear()
     const results = new Map<string, { tokens: number[]; logprobs: number[]; logits: number[] }>()
     for (const { id } of requests) results.set(id, { tokens: [], logprobs: [], logits: [] })
     const collect = (report: RankReport) => {
       if (report.kind !== 'step') return
+      this.#states.set(report.state.dpRank, report.state)
       for (const p of report.progress) {
         const result = results.get(p.id)!
         if (p.token !== null) {
