@@ -15,6 +15,10 @@ export interface ClusterOptions {
   readonly dead?: readonly number[]
 }
 
+/** Far beyond any deployment; planning time grows faster than the cluster. */
+const MOST_GPUS = 2048
+const MOST_SLOTS = 8192
+
 const isCount = (n: unknown, least: number): n is number =>
   typeof n === 'number' && Number.isSafeInteger(n) && n >= least
 const bad = (what: string, fix: string) => new EplbError('SY_EPLB_CLUSTER', { what, fix })
@@ -25,8 +29,11 @@ const bad = (what: string, fix: string) => new EplbError('SY_EPLB_CLUSTER', { wh
  */
 export function makeCluster(options: ClusterOptions): Cluster {
   const { gpus } = options
-  if (!isCount(gpus, 1) || gpus > 65536) throw bad(`${String(gpus)} GPUs`, 'Give between 1 and 65536 GPUs')
+  if (!isCount(gpus, 1) || gpus > MOST_GPUS) throw bad(`${String(gpus)} GPUs`, `Give between 1 and ${MOST_GPUS} GPUs`)
   const slotsPerGpu = slotsOf(options)
+  const slots = slotsPerGpu.reduce((a, b) => a + b, 0)
+  if (slots > MOST_SLOTS)
+    throw bad(`${slots} slots`, `Give at most ${MOST_SLOTS} slots in all (logical and redundant experts of one layer)`)
   const nodeOfGpu = nodesOf(options)
   const dead = [...new Set(options.dead ?? [])].sort((a, b) => a - b)
   for (const gpu of dead)

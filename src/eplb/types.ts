@@ -55,6 +55,8 @@ export interface BalancingInput {
   readonly lambda?: number
   /** Weight of the share of traffic that crosses nodes, beside the share of slots that move. */
   readonly linkWeight?: number
+  /** Told how far planning has come, layer by layer; only slow algorithms tell. */
+  readonly progress?: (done: number, total: number, what: string) => void
 }
 
 /** How good a placement is for given counts: all arrays are [layers]; loads in tokens summed over the counts' steps. */

@@ -40,7 +40,7 @@ async function eplb(
 
 async function json<T>(args: string[]): Promise<T> {
   const { code, out, err } = await eplb([...args, '--json'])
-  expect(err.replaceAll(/^wrote .*\n/gm, '')).toBe('')
+  expect(err.replaceAll(/^(wrote|planning:) .*\n/gm, '')).toBe('')
   expect(code).toBe(0)
   return JSON.parse(out) as T
 }
@@ -154,6 +154,16 @@ describe('eplb plan', () => {
     expect(report.notes.join()).toContain('SGLang needs')
   })
 
+  it('plans for the living from the placement in effect, also when a GPU took the only replica of an expert with it', async () => {
+    const cluster = ['--gpus', '8', '--redundant', '16', '--dead', '3']
+    const report = await json<PlanReport & { notes: string[] }>(['plan', STAT, ...cluster, '--current', 'trivial'])
+    expect(report.beforeIs).toBe('current')
+    expect(report.before.gpuLoad[1]![3]).toBeGreaterThan(0)
+    expect(report.after.gpuLoad.every(row => row[3] === 0)).toBe(true)
+    expect(report.moves!.moves).toBeGreaterThan(0)
+    expect(report.notes.join()).toContain('come from the checkpoint')
+  })
+
   it('says in text what to start SGLang with', async () => {
     const out = join(dir, 'p2.json')
     const { out: text, err, code } = await eplb(['plan', STAT, '--gpus', '8', '--redundant', '8', '--out', out])
@@ -259,6 +269,13 @@ describe('what goes wrong', () => {
       ['plan', STAT, '--gpus', '8', '--html', join(dir, 'no', 'x.html')],
       /SY_LOAD_UNREADABLE/,
     ],
+    ['an endless list', ['plan', STAT, '--slots', '8x99999999'], /SY_EPLB_CLUSTER: .*100000 GPUs/],
+    ['a list with two factors', ['plan', STAT, '--slots', '8x3x4'], /--slots is 8x3x4/],
+    ['more slots than experts', ['plan', STAT, '--gpus', '8', '--redundant', '4000'], /504 slots for 32 experts/],
+    ['absurdly many experts', ['plan', STAT, '--gpus', '8', '--redundant', '99999999'], /SY_EPLB_CLUSTER: .*slots/],
+    ['an output without a name', ['plan', STAT, '--gpus', '8', '--out', ''], /--out is empty/],
+    ['an output in no folder', ['plan', STAT, '--gpus', '8', '--out', join(dir, 'no', 'p.json')], /no such folder/],
+    ['endless bytes', ['plan', STAT, '--gpus', '8', '--expert-bytes', '1e999'], /--expert-bytes is 1e999/],
     ['sizes without unit', ['plan', STAT, '--gpus', '8', '--expert-bytes', '44XB'], /--expert-bytes is 44XB/],
   ]
   for (const [what, args, message] of cases) {

@@ -6,6 +6,7 @@ import {
   type BalancingInput,
   type Cluster,
   type Counts,
+  EplbError,
   makeCluster,
   makeCounts,
   makePlacement,
@@ -81,13 +82,20 @@ function gpusOf(commandName: string, files: readonly string[], flags: ClusterFla
 function clusterOf(gpus: number, logical: number, flags: ClusterFlags): Cluster {
   const physical =
     flags.redundant === undefined && flags.slots !== undefined ? undefined : logical + (flags.redundant ?? 0)
-  return makeCluster({
+  const cluster = makeCluster({
     gpus,
     nodes: flags.nodes,
     ...(physical === undefined ? {} : { physical }),
     ...(flags.slots === undefined ? {} : { slotsPerGpu: flags.slots }),
     ...(flags.dead === undefined ? {} : { dead: flags.dead }),
   })
+  const most = cluster.slotsPerGpu.reduce((a, b) => Math.max(a, b), 0)
+  if (most > logical) {
+    const what = `a GPU would have ${most} slots for ${logical} experts`
+    const fix = `Give no GPU more slots than there are experts (here at most ${(gpus - 1) * logical} redundant experts)`
+    throw new EplbError('SY_EPLB_CLUSTER', { what, fix })
+  }
+  return cluster
 }
 
 function currentOf(
@@ -97,13 +105,19 @@ function currentOf(
   cluster: Cluster,
   notes: string[],
 ): Placement | undefined {
-  if (flags.current === 'trivial') return trivialPlacement(counts.layers, counts.experts, cluster)
-  if (flags.current !== undefined) return placementOn(readPlacement(flags.current), load.logical, cluster)
+  // A placement in effect was made when every GPU was alive: those that are down since held experts, too.
+  const whole = makeCluster({ ...cluster, dead: [] })
+  if (cluster.dead.length > 0 && (flags.current !== undefined || load.placement !== null))
+    notes.push(
+      `before: with all GPUs alive; experts that only ${cluster.dead.join(', ')} held come from the checkpoint`,
+    )
+  if (flags.current === 'trivial') return trivialPlacement(counts.layers, counts.experts, whole)
+  if (flags.current !== undefined) return placementOn(readPlacement(flags.current), load.logical, whole)
   const recorded = load.placement
   if (recorded === null) return undefined
-  if (recorded.physical === physicalOf(cluster) && cluster.dead.length === 0) {
+  if (recorded.physical === physicalOf(cluster)) {
     notes.push('the placement in effect is the one recorded in the dump')
-    return placementOn(recorded, load.logical, cluster)
+    return placementOn(recorded, load.logical, whole)
   }
   notes.push(
     `the dump was recorded with ${recorded.physical} slots, not ${physicalOf(cluster)}: its placement is not compared against`,

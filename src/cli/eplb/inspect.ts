@@ -14,7 +14,7 @@ import { terminalHeatMap } from '../draw/index.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { countsOfLoad, placementOn } from './input.js'
-import { OUTPUT, option, wholeNumber } from './options.js'
+import { OUTPUT, option, outputFile, wholeNumber } from './options.js'
 import { four, percent, terminalStyle, whole } from './output.js'
 
 interface InspectFlags {
@@ -34,7 +34,11 @@ export function inspectCommand(io: CliIo): Command {
     .description('say what is in expert-load dumps or a placement')
     .argument('<files...>', 'recorder dump (all ranks of it), JSON, .npy, or one placement')
     .addOption(option('Cluster:', '--gpus <n>', 'GPUs to judge the load on', t => wholeNumber('--gpus', t, 1)))
-    .addOption(option(OUTPUT, '--out <file>', 'write the summed load: .pt (stat dump), .npy or .json'))
+    .addOption(
+      option(OUTPUT, '--out <file>', 'write the summed load: .pt (stat dump), .npy or .json', t =>
+        outputFile('--out', t),
+      ),
+    )
     .addOption(option(OUTPUT, '--json', 'print the facts as JSON, nothing else, on stdout'))
     .addHelpText('after', EXAMPLES)
     .action((files: string[], flags: InspectFlags) => {

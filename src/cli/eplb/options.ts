@@ -27,12 +27,16 @@ export function numberWithin(flag: string, text: string, low: number, high = Inf
   return value
 }
 
+/** Lists are cut here; what takes them refuses far shorter ones. */
+const MOST_ENTRIES = 100_000
+
 /** 8,8,4 → [8, 8, 4]; "8x3" is 8,8,8. @throws ConfigError */
 export function wholeList(flag: string, text: string, least: number): number[] {
   return text.split(',').flatMap(part => {
-    const [value, times] = part.split('x')
+    const [value, times, more] = part.split('x')
+    if (more !== undefined) throw badValue(flag, text, 'a list such as 8,8,4 or 8x6,4x2')
     const n = wholeNumber(flag, value!, least)
-    return new Array<number>(times === undefined ? 1 : wholeNumber(flag, times, 1)).fill(n)
+    return new Array<number>(times === undefined ? 1 : Math.min(wholeNumber(flag, times, 1), MOST_ENTRIES)).fill(n)
   })
 }
 
@@ -55,9 +59,15 @@ export function byteCount(flag: string, text: string): number {
   const match = /^([\d.]+(?:e\d+)?)\s*([a-z]*)$/i.exec(text.trim())
   const unit = UNITS[match?.[2]?.toLowerCase() ?? '?']
   const value = Number(match?.[1])
-  if (match === null || unit === undefined || !(value > 0))
+  if (match === null || unit === undefined || !(value > 0 && value * unit <= Number.MAX_SAFE_INTEGER))
     throw badValue(flag, text, 'a size such as 44MB, 42MiB or 44000000')
   return Math.round(value * unit)
+}
+
+/** A path to write to. @throws ConfigError when empty */
+function outputFile(flag: string, text: string): string {
+  if (text.trim() === '') throw badValue(flag, text, 'the path of a file to write')
+  return text
 }
 
 /** @throws ConfigError with the nearest name */
@@ -170,9 +180,11 @@ export function addCurrentFlag(command: Command): Command {
 
 export function addOutputFlags(command: Command): Command {
   return command
-    .addOption(option(OUTPUT, '--html <file>', 'write the report as one self-contained HTML file'))
-    .addOption(option(OUTPUT, '--svg <file>', 'write the main chart as an SVG file'))
+    .addOption(
+      option(OUTPUT, '--html <file>', 'write the report as one self-contained HTML file', t => outputFile('--html', t)),
+    )
+    .addOption(option(OUTPUT, '--svg <file>', 'write the main chart as an SVG file', t => outputFile('--svg', t)))
     .addOption(option(OUTPUT, '--json', 'print the report as JSON, nothing else, on stdout'))
 }
 
-export { OUTPUT, option, PLAN }
+export { OUTPUT, option, outputFile, PLAN }

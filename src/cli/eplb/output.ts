@@ -41,8 +41,11 @@ export function withProgress<T>(io: CliIo, work: (progress: Told) => T): T {
   const started = performance.now()
   try {
     return work((done, total, what) => {
-      // Work that is over in a blink needs no line.
-      if (done < total && performance.now() - started > 400) writer.update({ stage: what, done, total })
+      // Work that is over in a blink needs no line; a log wants lines only of what takes long.
+      const patience = io.errIsTerminal ? 400 : 5000
+      if (done < total && performance.now() - started > patience) {
+        writer.update({ stage: `planning: ${what}`, done, total })
+      }
     })
   } finally {
     writer.finish()

@@ -17,6 +17,7 @@ import {
   type ClusterFlags,
   OUTPUT,
   option,
+  outputFile,
   PLAN,
 } from './options.js'
 import { clock, four, milliseconds, SVG_WIDTH, terminalStyle, withProgress, writePictures } from './output.js'
@@ -49,7 +50,9 @@ export function planCommand(io: CliIo): Command {
         ).default('switchyard'),
       )
       .addOption(
-        option(OUTPUT, '--out <file>', 'write the placement: one-key JSON for --init-expert-location, or .pt'),
+        option(OUTPUT, '--out <file>', 'write the placement: one-key JSON for --init-expert-location, or .pt', t =>
+          outputFile('--out', t),
+        ),
       ),
   )
     .addHelpText(

@@ -109,32 +109,46 @@ class StepPeaks {
   }
 }
 
+/** Relative rounding of one float32 addition, with a little to spare. */
+const ROUNDING = 1.01 * 2 ** -24
+
 /**
- * The first expert for which the sum over steps of the peaks is least if it alone had one replica more. Experts that are
- * no step's maximum all have the same sum, so only maxima are summed one by one.
+ * The first expert for which the sum over steps of the peaks is least if it alone had one replica more, with every sum added
+ * step by step in float32. What an expert saves is first added in float64, for all experts in one pass; only experts that
+ * float32 rounding could still put first are summed step by step.
  */
 function cheapest(peaks: StepPeaks, loads: Float32Array, logical: number, first: number, count: Int32Array): number {
   const { steps, experts, score } = peaks
   const peak = new Float32Array(steps)
+  /** A step's peak if its top expert had one replica more. */
+  const lowered = new Float32Array(steps)
   /** Sum of the peaks before each step, added in order as float32. */
   const before = new Float32Array(steps + 1)
   const firstTop = new Int32Array(experts).fill(-1)
+  const saving = new Float64Array(experts)
+  let total = 0
   for (let s = 0; s < steps; s++) {
     const top = peaks.top(s)
     peak[s] = score[s * experts + top]!
+    lowered[s] = Math.max(peaks.second(s), f32(loads[s * logical + first + top]! / (count[top]! + 1)))
     before[s + 1] = before[s]! + peak[s]!
+    total += peak[s]!
+    saving[top]! += peak[s]! - lowered[s]!
     if (firstTop[top]! < 0) firstTop[top] = s
   }
+  let most = 0
+  for (let i = 0; i < experts; i++) most = Math.max(most, saving[i]!)
+  // A float32 sum of n terms is off by at most n roundings of the whole, and so is the one it is compared with.
+  const enough = most - 2 * steps * ROUNDING * total
   let winner = 0
   let least = Number.POSITIVE_INFINITY
   for (let i = 0; i < experts; i++) {
+    if (saving[i]! < enough) continue
+    // Experts that are no step's maximum all have this sum.
     let sum = before[steps]!
     if (firstTop[i]! >= 0) {
       sum = before[firstTop[i]!]!
-      for (let s = firstTop[i]!; s < steps; s++) {
-        if (peaks.top(s) !== i) sum = f32(sum + peak[s]!)
-        else sum = f32(sum + Math.max(peaks.second(s), f32(loads[s * logical + first + i]! / (count[i]! + 1))))
-      }
+      for (let s = firstTop[i]!; s < steps; s++) sum = f32(sum + (peaks.top(s) === i ? lowered[s]! : peak[s]!))
     }
     if (sum < least) {
       least = sum

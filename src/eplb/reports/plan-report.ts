@@ -17,7 +17,8 @@ export function planReport(
   const { counts, cluster, current } = input
   const algorithm = getAlgorithm(options.algorithm)
   const start = options.clock()
-  const result = algorithm.plan(input)
+  const { progress } = options
+  const result = algorithm.plan(progress ? { ...input, progress } : input)
   const milliseconds = options.clock() - start
   const { placement } = result
   const before = current ?? trivialPlacement(counts.layers, counts.experts, cluster)

@@ -2,10 +2,10 @@
 // PyTorch 2.11 writes (stored members, data aligned to 64 bytes, data descriptors, zip64 end record).
 
 import { writeFileSync } from 'node:fs'
+import { crc32 } from 'node:zlib'
 import { reason } from './byte-source.js'
 import { TorchFileError } from './errors.js'
 import { pickleValue, type Saveable, tensorBytes } from './pickle-writer.js'
-import { crc32 } from './zip.js'
 
 const ALIGNMENT = 64
 

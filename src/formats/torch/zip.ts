@@ -2,6 +2,7 @@
 // Invariant: no member is inflated, decrypted or read past its declared size, so a small file cannot ask for much memory.
 // Source of the layout: PKWARE APPNOTE 6.3 (end record, zip64 end record and locator, central and local headers).
 
+import { crc32 } from 'node:zlib'
 import type { ByteSource } from './byte-source.js'
 import { TorchFileError } from './errors.js'
 
@@ -143,16 +144,4 @@ function zip64Sizes(source: ByteSource, data: DataView, at: number, nameLength: 
     extra += 4 + length
   }
   return { stored, size, offset }
-}
-
-const TABLE = new Uint32Array(256).map((_, n) => {
-  for (let k = 0; k < 8; k++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1
-  return n
-})
-
-/** CRC-32 as in zip and gzip (node:zlib has it from Node 22 on only). */
-export function crc32(bytes: Uint8Array): number {
-  let crc = 0xffffffff
-  for (let i = 0; i < bytes.length; i++) crc = TABLE[(crc ^ bytes[i]!) & 0xff]! ^ (crc >>> 8)
-  return (crc ^ 0xffffffff) >>> 0
 }

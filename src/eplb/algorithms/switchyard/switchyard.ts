@@ -46,6 +46,7 @@ function plan(input: BalancingInput): BalancingResult {
       input,
       live,
       weights,
+      'price of traffic',
       (frame, l) => cheapest(frame, [live.pick(lowest, l)], null, lambda, linkWeight),
       null,
     )
@@ -58,6 +59,7 @@ function plan(input: BalancingInput): BalancingResult {
     input,
     live,
     weights,
+    'price of moves',
     (frame, l) =>
       cheapest(frame, [live.pick(renamed.physicalToLogical, l)], live.pickCurrent(current, l), lambda, linkWeight),
     current,
@@ -67,15 +69,17 @@ function plan(input: BalancingInput): BalancingResult {
 
 /** Runs `search` on every layer and puts the live slots back among all slots. */
 function eachLayer(
-  { counts, cluster }: BalancingInput,
+  { counts, cluster, progress }: BalancingInput,
   live: LiveCluster,
   weights: Float64Array,
+  what: string,
   search: (frame: ReturnType<LiveCluster['frame']>, layer: number) => Int32Array,
   current: Placement | null,
 ): Int32Array {
   const physical = physicalOf(cluster)
   const map = new Int32Array(counts.layers * physical)
   for (let l = 0; l < counts.layers; l++) {
+    progress?.(l, counts.layers, what)
     const frame = live.frame(weights.subarray(l * counts.experts, (l + 1) * counts.experts), current, l)
     live.put(search(frame, l), map.subarray(l * physical, (l + 1) * physical))
   }
@@ -97,6 +101,7 @@ function lowestPeaks(input: BalancingInput, live: LiveCluster, weights: Float64A
     input,
     live,
     weights,
+    'lowest peaks',
     (frame, l) => {
       let best = -1
       for (let i = 0; i < others.length; i++) if (best < 0 || peaks[i]![l]! < peaks[best]![l]!) best = i
