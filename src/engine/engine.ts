@@ -7,6 +7,7 @@ import type { Tokenizer } from '../formats/tokenizer/index.js'
 import { ControlBlock } from '../runtime/control.js'
 import { DpRouter, type RequestProgress } from '../scheduler/index.js'
 import { checkRequest, checkTokens, type RequestLimits, toRankRequest } from './check-request.js'
+import { EncodeAside } from './encode-aside.js'
 import { EngineError, RequestError } from './errors.js'
 import { EventQueue } from './event-queue.js'
 import type { RankCommand, RankReport } from './launch.js'
@@ -72,6 +73,7 @@ export class Engine implements GenerationEngine {
   readonly #states: DpRankState[]
   readonly #seed: bigint
   readonly #router: DpRouter
+  readonly #aside: EncodeAside
   readonly #flushing: { readonly dpRank: number; resolve(pages: number): void; reject(error: Error): void }[] = []
   #host!: RankHost
   #counter = 0
@@ -113,6 +115,7 @@ export class Engine implements GenerationEngine {
       }
     })
     this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks, flags.pageSize)
+    this.#aside = new EncodeAside(plan.directory)
     this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
   }
 
@@ -161,6 +164,10 @@ export class Engine implements GenerationEngine {
 
   get vocabSize(): number {
     return this.#limits.vocabSize
+  }
+
+  encodeAside(text: string, options: { readonly addSpecialTokens: boolean }): Promise<number[]> {
+    return this.#aside.encode(text, options)
   }
 
   generate(request: GenerationRequest): AsyncIterable<GenerationEvent> {
@@ -447,6 +454,7 @@ export class Engine implements GenerationEngine {
     for (const id of [...this.#live.keys()]) this.#abort(id)
     const gone = new EngineError('SY_ENGINE_CLOSING')
     for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(gone)
+    await this.#aside.close()
     await this.#host.stop(5000)
   }
 
