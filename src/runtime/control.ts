@@ -35,7 +35,7 @@ export interface RankStatus {
   readonly step: number
   /** -1 outside layers. */
   readonly layer: number
-  /** Which of the rank's programs it runs: 0 = MAX_LEN, 1 = SUM_LEN. */
+  /** Which of the rank's programs it runs: an index into its launch's variants. */
   readonly program: number
   /** Index into that program, -1 outside it. */
   readonly operation: number
