@@ -82,8 +82,7 @@ export function expectNamed(told: Told, { kind, rank, operation }: Drill, plan: 
   }
   expect(told.message, where).toMatch(new RegExp(`^rank ${rank} `))
   // The drill strikes in whichever program runs first after its step; past its end, at the last operation.
-  const places = (['MAX_LEN', 'SUM_LEN'] as const).map(padding => {
-    const { operations } = plan.programs[rank]![padding].program
+  const places = plan.programs[rank]!.map(({ program: { operations } }) => {
     const at = Math.min(operation, operations.length - 1)
     const { layer, kind: name, label } = operations[at]!
     return `${layer < 0 ? '' : `layer ${layer}, `}operation ${at} (${name}: ${label})`

@@ -34,6 +34,17 @@ async function outcome(engine: Engine, promptLength: number, maxTokens: number, 
   }
 }
 
+/** Until a rank has begun step 4 and moves no more. */
+async function untilStill(engine: Engine, rank: number): Promise<void> {
+  const { control } = engine.host
+  let [beat, since] = [-1, 0]
+  await until(() => {
+    const status = control.status(rank)
+    if (status.step < 4 || status.beat !== beat) [beat, since] = [status.beat, performance.now()]
+    return performance.now() - since > 200
+  }, 'it stalls')
+}
+
 /** The token ids of a short greedy text. */
 async function text(engine: Engine): Promise<string> {
   const ids: number[] = []
@@ -106,16 +117,22 @@ describe('failure drills', () => {
     const flags = drillFlags(TP4, { rank: 2, kind: 'stall', step: 4, operation: 11 })
     const engine = await Engine.start({ ...flags, distTimeout: 60 })
     const ends = crowd(engine, 6)
-    const { control } = engine.host
-    let [beat, since] = [-1, 0]
-    const stalled = () => {
-      const status = control.status(2)
-      if (status.step < 4 || status.beat !== beat) [beat, since] = [status.beat, performance.now()]
-      return performance.now() - since > 200
-    }
-    await until(stalled, 'it stalls')
+    await untilStill(engine, 2)
     await Deadline.of(engine.close(), 'the close')
     for (const end of await ends) expect(end).toBe('abort')
+  })
+
+  it('reach who waits for a flush of the cache', async () => {
+    const engine = await startDrill({ layout: TP4, rank: 2, kind: 'stall', step: 4, operation: 11 })
+    const ends = crowd(engine, 6)
+    await untilStill(engine, 2)
+    const flushed = await Deadline.of(
+      engine.flushCache().catch((error: unknown) => error),
+      'the flush',
+    )
+    expect(flushed).toMatchObject({ code: 'SY_RANK_STALLED' })
+    for (const end of await ends) expect(end).toBe(flushed)
+    await engine.close()
   })
 
   it('a disagreement found by several ranks at once is told once', async () => {
