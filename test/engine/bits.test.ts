@@ -1,5 +1,6 @@
 // Within a layout a request's bits depend on nothing but the request: not on what shares its batch, on chunks, pages, the
-// order of arrival, the gather, or the order in which ranks move. (For a request on a given attention-DP rank.)
+// order of arrival, prefixes found in the cache, retraction, the gather, or the order in which ranks move. (For a request
+// on a given attention-DP rank.)
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { OneThreadEngine, OneThreadResult } from '../../src/engine/one-thread.js'
@@ -30,11 +31,20 @@ const SUBJECTS: readonly RankRequest[] = [
 ]
 
 interface Circumstances {
-  readonly companions: readonly { readonly ids: number[]; readonly tokens: number; readonly route: number }[]
+  readonly companions: readonly {
+    /** Tokens of the subject's prompt it begins with: they meet in the prefix cache. */
+    readonly shared: number
+    readonly ids: number[]
+    readonly tokens: number
+    readonly route: number
+  }[]
   readonly places: readonly number[]
   readonly chunk: number
   readonly pageSize: number
   readonly running: number
+  /** KV tokens of a rank: with 64 requests wait, or are retracted and begin again. */
+  readonly pool: number
+  readonly cache: boolean
   readonly gather: 'auto' | 'all_gather' | 'all_gatherv' | 'all_reduce'
   readonly seed: number
 }
@@ -42,7 +52,8 @@ interface Circumstances {
 const circumstances: fc.Arbitrary<Circumstances> = fc.record({
   companions: fc.array(
     fc.record({
-      ids: fc.array(fc.integer({ min: 0, max: 159 }), { minLength: 1, maxLength: 23 }),
+      shared: fc.oneof(fc.constant(0), fc.nat(PROMPT.length)),
+      ids: fc.array(fc.integer({ min: 0, max: 159 }), { minLength: 1, maxLength: 20 }),
       tokens: fc.integer({ min: 0, max: 7 }),
       route: fc.nat(3),
     }),
@@ -52,16 +63,19 @@ const circumstances: fc.Arbitrary<Circumstances> = fc.record({
   chunk: fc.constantFrom(1, 3, 5, 64),
   pageSize: fc.constantFrom(1, 3, 8, 16),
   running: fc.constantFrom(2, 5, 48),
+  pool: fc.constantFrom(64, 48 * 64),
+  cache: fc.boolean(),
   gather: fc.constantFrom('auto', 'all_gather', 'all_gatherv', 'all_reduce'),
   seed: fc.nat(1000),
 })
 
 function runAmong(engine: OneThreadEngine, c: Circumstances, home: number): Map<string, OneThreadResult> {
   const { attnDp } = engine.plan.topology.sizes
-  const arriving = c.companions.map(({ ids, tokens, route }, i) => ({
-    request: tokens === 0 ? wantingLogits(`other.${i}`, ids) : drawing(`other.${i}`, ids, tokens, { temperature: 0.7 }),
-    route: route % attnDp,
-  }))
+  const arriving = c.companions.map(({ shared, ids, tokens, route }, i) => {
+    const prompt = [...PROMPT.slice(0, shared), ...ids]
+    const drawn = drawing(`other.${i}`, prompt, tokens, { temperature: 0.7 })
+    return { request: tokens === 0 ? wantingLogits(`other.${i}`, prompt) : drawn, route: route % attnDp }
+  })
   SUBJECTS.forEach((request, i) => {
     arriving.splice(c.places[i]! % (arriving.length + 1), 0, { request, route: home })
   })
@@ -91,7 +105,8 @@ describe('bits of a request', () => {
             chunkedPrefillSize: c.chunk,
             pageSize: c.pageSize,
             maxRunningRequests: c.running,
-            maxTotalTokens: 48 * 64,
+            maxTotalTokens: c.pool,
+            disableRadixCache: !c.cache,
             dpGather: c.gather,
           })
           const found = runAmong(engine, c, home)

@@ -129,7 +129,8 @@ function buildChain(chain: Chain, me: RankCoordinates): { program: Program; resu
   })
   const longest = Math.max(...chain.tokens, 1)
   const sum = longest * chain.tokens.length
-  const bounds = { tokens: longest, padded: longest, gathered: sum, slice: longest, logitRows: 0, gatheredLogits: 0 }
+  const none = { received: 0, logitRows: 0, gatheredLogits: 0 }
+  const bounds = { tokens: longest, padded: longest, gathered: sum, slice: longest, ...none }
   return { program: b.build('chain', bounds), result: at, inputs }
 }
 
@@ -169,8 +170,8 @@ export function runChain(chain: Chain): number[][][] {
       attnDp: communicator('attnDp', 1, rank),
       attnTp: communicator('attnTp', 2, rank),
     }
-    const idTables = { spans: {}, columns: {} }
-    const bound = bindProgram({ ops: OPS, program, weights: NO_WEIGHTS, buffers, ropeTables: {}, idTables, groups })
+    const unused = { ropeTables: {}, idTables: { spans: {}, columns: {} }, dispatchers: {} }
+    const bound = bindProgram({ ops: OPS, program, weights: NO_WEIGHTS, buffers, groups, ...unused })
     const step = runSequential(bound, stepRows(plan, chain.sizes, me), control.statusWriter(rank))
     return { step, buffers, program, result, me }
   })
