@@ -15,7 +15,10 @@ export interface GroupedWeight {
 }
 
 /** Expert e alone, as Ops.linear takes it. */
-export function expertWeight({ weight, bias }: GroupedWeight, e: number): { weight: PackedMatrix; bias?: ParameterVector } {
+export function expertWeight(
+  { weight, bias }: GroupedWeight,
+  e: number,
+): { weight: PackedMatrix; bias?: ParameterVector } {
   // The last matrix may end before its stride does.
   const from = e * weight.strideBytes
   const span = subspan(weight.span, from, Math.min(weight.strideBytes, weight.span.byteLength - from))

@@ -1,8 +1,9 @@
 // Carrying a permutation out: rows of standard format to their places in the expert-contiguous layout, and back with the
 // weights of the slots. Bound once; a step passes a plan. Padding rows are neither written nor read.
+
+import { wireFormat } from '../../comm/wire/format.js'
 import type { Rows, WireKernels } from '../../comm/wire/kernels.js'
 import { operandRows } from '../../comm/wire/kernels.js'
-import { wireFormat } from '../../comm/wire/format.js'
 import { f32View } from '../../device/memory.js'
 import type { Kernel, Operand, Ops } from '../../device/ops.js'
 import { ExpertLayoutError } from './errors.js'

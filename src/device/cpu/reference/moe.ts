@@ -104,10 +104,13 @@ export function experts(a: {
       checkIndex(e, a.gateUp.count, 'expert')
       const weight = weights.data[weights.at(r) + k]!
       gateUp(e, x.data, x.at(r), wide)
-      if (gateUpBias) for (let i = 0; i < 2 * inter; i++) wide[i]! += gateUpBias[e * 2 * inter + i]!
+      // Results of a product are f32 rows on every device, as when grouped GEMMs and the activation run one by one.
+      const bias = e * 2 * inter
+      for (let i = 0; i < 2 * inter; i++) wide[i] = Math.fround(wide[i]! + (gateUpBias ? gateUpBias[bias + i]! : 0))
       for (let i = 0; i < inter; i++) middle[i] = act(wide[i]!, wide[inter + i]!)
       down(e, middle, 0, narrow)
-      for (let i = 0; i < hidden; i++) sum[i]! += weight * (narrow[i]! + (downBias ? downBias[e * hidden + i]! : 0))
+      for (let i = 0; i < hidden; i++)
+        sum[i]! += weight * Math.fround(narrow[i]! + (downBias ? downBias[e * hidden + i]! : 0))
     }
     for (let i = 0; i < hidden; i++) out.data[out.at(r) + i] = sum[i]!
   })
