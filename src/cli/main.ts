@@ -2,6 +2,7 @@
 // output and signals passed in, so that `run` can be called by tests in the same process.
 import { Command, CommanderError } from 'commander'
 import { benchEngineCommand } from './bench/engine.js'
+import { benchServeCommand } from './bench/serve/command.js'
 import { doctorCommand } from './doctor.js'
 import { eplbCommand } from './eplb/index.js'
 import { explainCommand } from './explain.js'
@@ -37,9 +38,10 @@ Examples:
 Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a checkpoint must be changed.`,
     )
   const bench = new Command('bench')
-    .description('Measures speed; see switchyard bench engine --help.')
+    .description('Measures speed; see switchyard bench engine --help and switchyard bench serve --help.')
     .summary('measure speed')
   bench.addCommand(benchEngineCommand(io))
+  bench.addCommand(benchServeCommand(io))
   const add = (group: string, command: Command) => program.addCommand(command.helpGroup(group))
   add(RUN, serveCommand(io, exit))
   add(RUN, generateCommand(io))

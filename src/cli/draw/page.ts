@@ -54,16 +54,19 @@ export const paragraph = (text: string, soft = false): string =>
   `<p${soft ? ' class="soft"' : ''}>${escapeXml(text)}</p>`
 export const command = (text: string): string => `<p><code>${escapeXml(text)}</code></p>`
 
-/** The whole page; `sections` are markup, title and subtitle text. */
-export function htmlPage(title: string, subtitle: string, sections: readonly string[]): string {
+const EPLB_FOOTER =
+  'Made by <code>switchyard eplb</code>. Balancedness of a layer is the mean load of its GPUs over the largest; 1 is perfect.'
+
+/** The whole page; `sections` and `footer` are markup, title and subtitle text. */
+export function htmlPage(title: string, subtitle: string, sections: readonly string[], footer = EPLB_FOOTER): string {
   return `<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><meta name="generator" content="switchyard eplb"><title>${escapeXml(title)}</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><meta name="generator" content="switchyard"><title>${escapeXml(title)}</title>
 <style>${THEME_CSS}
 ${PAGE_CSS}
 ${CHART_CSS}</style></head>
 <body><main><h1>${escapeXml(title)}</h1><p class="soft">${escapeXml(subtitle)}</p>
 ${sections.join('\n')}
-<footer>Made by <code>switchyard eplb</code>. Balancedness of a layer is the mean load of its GPUs over the largest; 1 is perfect.</footer>
+<footer>${footer}</footer>
 </main></body></html>
 `
 }
