@@ -127,12 +127,15 @@ export function modelFacts(spec: ModelSpec): ModelFacts {
   const { attention } = spec.layers[0]!
   const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
   const experts = moe?.kind === 'moe' ? moe.router.experts : 0
+  const dense = spec.layers.find(l => l.ffn.kind === 'dense')?.ffn
   return {
     heads: attention.heads,
     kvHeads: attention.kind === 'gqa' ? attention.kvHeads : 1,
     latentCache: attention.kind === 'mla',
     experts,
     moeIntermediate: moe?.kind === 'moe' ? moe.intermediate : 0,
+    denseIntermediate: dense?.kind === 'dense' ? dense.intermediate : null,
+    sharedIntermediate: moe?.kind === 'moe' ? (moe.shared?.intermediate ?? null) : null,
     fp8BlockRows: spec.fp8Block?.[0] ?? null,
   }
 }

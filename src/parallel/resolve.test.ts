@@ -23,6 +23,8 @@ const model: ModelFacts = {
   latentCache: false,
   experts: 16,
   moeIntermediate: 32,
+  denseIntermediate: 64,
+  sharedIntermediate: null,
   fp8BlockRows: null,
 }
 const resolve = (flags: Partial<ParallelFlags>, facts: Partial<ModelFacts> = {}) =>
@@ -76,11 +78,18 @@ describe('parallel sizes', () => {
       /key-value heads.*--attn-dp-size of 2, 4/,
       { heads: 12, kvHeads: 6 },
     ],
+    ['experts thinner than their cut', { tpSize: 8, attnDpSize: 8 }, /larger --ep-size: 4, 8/, { moeIntermediate: 4 }],
     [
-      'experts thinner than their cut',
+      'dense layers thinner than their cut',
       { tpSize: 8, attnDpSize: 8 },
-      /larger --ep-size: 2, 4, 8/,
-      { moeIntermediate: 4 },
+      /tp-size 1.*at most 6/,
+      { denseIntermediate: 6 },
+    ],
+    [
+      'shared experts thinner than their cut',
+      { tpSize: 4, attnDpSize: 4, moeDenseTpSize: 1 },
+      /--tp-size of at most 3/,
+      { denseIntermediate: 3, sharedIntermediate: 3 },
     ],
     ['EP without experts', { tpSize: 2, epSize: 2, attnDpSize: 2 }, /Leave --ep-size out/, { experts: 0 }],
     ['ranks that do not spread over nodes', { tpSize: 3, attnDpSize: 3, nnodes: 2 }, /multiple of 2/],

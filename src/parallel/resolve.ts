@@ -30,6 +30,10 @@ export interface ModelFacts {
   /** 0 without routed experts. */
   readonly experts: number
   readonly moeIntermediate: number
+  /** Width of the dense layers, cut over all ranks unless they stay whole; null without. */
+  readonly denseIntermediate: number | null
+  /** Width of the shared experts, cut over all ranks without an all-to-all backend; null without. */
+  readonly sharedIntermediate: number | null
   /** Rows of an FP8 block, or null: a cut of an expert must keep whole blocks only where it is computed in FP8. */
   readonly fp8BlockRows: number | null
 }
@@ -73,6 +77,7 @@ export function resolveParallel(flags: ParallelFlags, model: ModelFacts): Resolv
   }
   const sizes = splitSizes(flags, attnDp)
   checkModel(sizes, flags, model)
+  checkWidths(sizes, flags, model)
   refuseUnbuilt(sizes, dpSize)
   const denseTp = flags.moeDenseTpSize
   if (denseTp !== null && denseTp !== 1 && denseTp !== sizes.tp) {
@@ -162,10 +167,29 @@ function checkModel(sizes: ParallelSizes, flags: ParallelFlags, model: ModelFact
       `Use --ep-num-redundant-experts ${redundant + more}, or an --ep-size of ${listed(divisors(tp).filter(d => physical % d === 0))}.`,
     )
   }
-  if (model.moeIntermediate < moeTp) {
+  // Kernels of experts compute at least two columns.
+  const fits = (pieces: number) => pieces === 1 || Math.floor(model.moeIntermediate / pieces) >= 2
+  if (!fits(moeTp)) {
     throw wrong(
       `experts of width ${model.moeIntermediate} cannot be cut into ${moeTp} pieces (--tp-size ${tp} / --ep-size ${ep})`,
-      `Use a larger --ep-size: ${listed(divisors(tp).filter(d => tp / d <= model.moeIntermediate))}.`,
+      `Use a larger --ep-size: ${listed(divisors(tp).filter(d => fits(tp / d)))}.`,
+    )
+  }
+}
+
+/** Layers that are cut over all ranks: each must get a piece. */
+function checkWidths({ tp }: ParallelSizes, flags: ParallelFlags, model: ModelFacts): void {
+  const { denseIntermediate: dense, sharedIntermediate: shared } = model
+  if (dense !== null && dense < tp && flags.moeDenseTpSize !== 1) {
+    throw wrong(
+      `dense layers of width ${dense} cannot be cut over --tp-size ${tp}`,
+      `Use --moe-dense-tp-size 1, which keeps them whole on every rank, or a --tp-size of at most ${dense}.`,
+    )
+  }
+  if (shared !== null && shared < tp && flags.moeA2aBackend === 'none') {
+    throw wrong(
+      `shared experts of width ${shared} cannot be cut over --tp-size ${tp}`,
+      `Use a --tp-size of at most ${shared}.`,
     )
   }
 }
