@@ -148,6 +148,42 @@ describe('odd sizes against the oracle', () => {
   )
 })
 
+describe('layers as thin as their cuts', () => {
+  const ids = PROMPTS[1]!
+  const four: GivenFlags = { tpSize: 4, attnDpSize: 4, epSize: 1 }
+  const model = (dense: number, shared: number, expert: number): RandomCheckpoint => ({
+    architecture: 'qwen2_moe',
+    seed: 2,
+    config: {
+      intermediate_size: dense,
+      shared_expert_intermediate_size: shared,
+      moe_intermediate_size: expert,
+    },
+  })
+
+  it.each([
+    ['every rank gets a piece', model(4, 5, 8), four],
+    ['thin dense layers stay whole', model(3, 4, 8), { ...four, moeDenseTpSize: 1 }],
+    ['whole experts may be narrow', model(4, 4, 3), { ...four, epSize: 2, tpSize: 2, attnDpSize: 2 }],
+  ])('%s', async (_, description, flags) => {
+    const directory = made.random(description)
+    const expected = [{ logits: new Oracle(directory).logits(ids) }]
+    const engine = await loadOneThread(directory, flags)
+    const results = engine.run([wantingLogits('logits.0', ids)], [1], 0)
+    expect(worstLogits(results, expected)).toBeLessThan(2e-4)
+  })
+
+  it.each([
+    ['dense layers of width 3', model(3, 4, 8)],
+    ['shared experts of width 3', model(4, 3, 8)],
+    ['experts of width 7', model(4, 4, 7)],
+  ])('%s over 4 ranks are refused by name', async (what, description) => {
+    const load = loadOneThread(made.random(description), four)
+    await expect(load).rejects.toThrow(`: ${what} cannot be cut`)
+    await expect(load).rejects.toMatchObject({ code: 'SY_PARALLEL_SIZES' })
+  })
+})
+
 const firstToken = (logits: Float64Array, rows: number): number => bestOf(logits.subarray((rows - 1) * VOCAB))
 
 const bestOf = (row: Float64Array): number => row.indexOf(Math.max(...row))
