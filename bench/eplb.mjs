@@ -3,6 +3,7 @@
 import { performance } from 'node:perf_hooks'
 import { getAlgorithm, makeCluster, meanBalancedness, quality, syntheticCounts } from '../dist/eplb/index.js'
 
+// One core: say `taskset -c 0 node bench/eplb.mjs` to be sure of it. A run that shared its core is told by its median.
 const json = process.argv.includes('--json')
 const runs = Number(process.argv[process.argv.indexOf('--runs') + 1]) || 5
 const algorithms = [
@@ -54,6 +55,7 @@ for (const { name, counts, cluster, groups } of cases) {
   const input = { counts, cluster, groups }
   const work = [
     ...algorithms.map(a => [a, () => getAlgorithm(a).plan(input)]),
+    ['switchyard, no placement in effect', () => getAlgorithm('switchyard').plan(input)],
     ['switchyard, λ = 0', () => getAlgorithm('switchyard').plan({ ...input, lambda: 0 })],
   ]
   const current = getAlgorithm('deepseek').plan(input).placement

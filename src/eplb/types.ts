@@ -98,9 +98,6 @@ export interface BalancingAlgorithm {
   plan(input: BalancingInput): BalancingResult
 }
 
-/** How the replica that serves a token is picked. */
-export type ReplicaChoice = 'static' | 'dynamic' | 'fake' | 'lp'
-
 export type MoveKind = 'unchanged' | 'same-gpu' | 'free-rider' | 'same-node' | 'cross-node'
 
 /** What one slot needs in a migration. */

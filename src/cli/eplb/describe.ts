@@ -20,11 +20,11 @@ export function describeCluster(sizes: Sizes): string {
   const each = even ? `${first} a GPU` : `${Math.min(...sizes.slotsPerGpu)} to ${Math.max(...sizes.slotsPerGpu)} a GPU`
   const dead = sizes.dead.length === 0 ? '' : `, down: ${sizes.dead.join(', ')}`
   const nodes = sizes.nodes === 1 ? '1 node' : `${sizes.nodes} nodes`
-  return `${sizes.gpus} GPUs in ${nodes}, ${sizes.physical} slots (${each}), ${sizes.physical - sizes.logical} redundant${dead}`
+  return `${plural(sizes.gpus, 'GPU')} in ${nodes}, ${sizes.physical} slots (${each}), ${sizes.physical - sizes.logical} redundant${dead}`
 }
 
 /** Layers that have any load. */
-export function loadedLayers(quality: QualityReport): number[] {
+function loadedLayers(quality: QualityReport): number[] {
   return [...quality.meanPerLayer.keys()].filter(layer => quality.meanPerLayer[layer]! > 0)
 }
 

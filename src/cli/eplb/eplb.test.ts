@@ -231,6 +231,14 @@ describe('eplb replay', () => {
   })
 })
 
+describe('eplb replay of a short recording', () => {
+  it('says that it never looks', async () => {
+    const report = await json<ReplayReport & { notes: string[] }>(['replay', STAT, '--gpus', '8', '--last', '20'])
+    expect(report.runs.every(run => run.rebalances.length === 0)).toBe(true)
+    expect(report.notes.join()).toContain('smaller --interval')
+  })
+})
+
 describe('eplb sweep', () => {
   it('gives utilisation for every number of GPUs', async () => {
     const report = await json<SweepReport>(['sweep', STAT, '--gpus', '4,8,12', '--redundant', '8', '--last', '40'])
@@ -275,6 +283,9 @@ describe('what goes wrong', () => {
     ['absurdly many experts', ['plan', STAT, '--gpus', '8', '--redundant', '99999999'], /SY_EPLB_CLUSTER: .*slots/],
     ['an output without a name', ['plan', STAT, '--gpus', '8', '--out', ''], /--out is empty/],
     ['an output in no folder', ['plan', STAT, '--gpus', '8', '--out', join(dir, 'no', 'p.json')], /no such folder/],
+    ['an output inside a file', ['plan', STAT, '--gpus', '8', '--out', join(STAT, 'p.json')], /SY_LOAD_UNREADABLE/],
+    ['a name that SGLang would not read', ['plan', STAT, '--gpus', '8', '--out', 'p.npy'], /--out is p\.npy/],
+    ['no regular file', ['plan', '/dev/zero', '--gpus', '8'], /SY_LOAD_UNREADABLE: .*regular file/],
     ['endless bytes', ['plan', STAT, '--gpus', '8', '--expert-bytes', '1e999'], /--expert-bytes is 1e999/],
     ['sizes without unit', ['plan', STAT, '--gpus', '8', '--expert-bytes', '44XB'], /--expert-bytes is 44XB/],
   ]

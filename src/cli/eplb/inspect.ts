@@ -36,7 +36,7 @@ export function inspectCommand(io: CliIo): Command {
     .addOption(option('Cluster:', '--gpus <n>', 'GPUs to judge the load on', t => wholeNumber('--gpus', t, 1)))
     .addOption(
       option(OUTPUT, '--out <file>', 'write the summed load: .pt (stat dump), .npy or .json', t =>
-        outputFile('--out', t),
+        outputFile('--out', t, '.pt', '.npy', '.json'),
       ),
     )
     .addOption(option(OUTPUT, '--json', 'print the facts as JSON, nothing else, on stdout'))

@@ -5,7 +5,7 @@ import { type Command, Option } from 'commander'
 import { ConfigError } from '../../config/config-errors.js'
 import { closest } from '../../config/suggest.js'
 import type { AlgorithmChoice, AlgorithmName } from '../../eplb/index.js'
-import { algorithmChoices, DEFAULT_LAMBDA } from '../../eplb/index.js'
+import { algorithmChoices, DEFAULT_LAMBDA, DEFAULT_LINK_WEIGHT } from '../../eplb/index.js'
 
 function badValue(flag: string, value: string, expected: string, suggestion = ''): ConfigError {
   return new ConfigError('SY_CONFIG_BAD_VALUE', { flag, value: value === '' ? 'empty' : value, expected, suggestion })
@@ -55,7 +55,7 @@ const UNITS: Readonly<Record<string, number>> = {
 }
 
 /** 44MB, 44e6, 42MiB, 1.5g → bytes. @throws ConfigError */
-export function byteCount(flag: string, text: string): number {
+function byteCount(flag: string, text: string): number {
   const match = /^([\d.]+(?:e\d+)?)\s*([a-z]*)$/i.exec(text.trim())
   const unit = UNITS[match?.[2]?.toLowerCase() ?? '?']
   const value = Number(match?.[1])
@@ -64,9 +64,11 @@ export function byteCount(flag: string, text: string): number {
   return Math.round(value * unit)
 }
 
-/** A path to write to. @throws ConfigError when empty */
-function outputFile(flag: string, text: string): string {
+/** A path to write to, with one of `endings` if there are any. @throws ConfigError */
+function outputFile(flag: string, text: string, ...endings: string[]): string {
   if (text.trim() === '') throw badValue(flag, text, 'the path of a file to write')
+  if (endings.length > 0 && !endings.some(ending => text.endsWith(ending)))
+    throw badValue(flag, text, `a name that ends in ${endings.join(' or ')}`)
   return text
 }
 
@@ -157,8 +159,11 @@ export function addClusterFlags(command: Command): Command {
       ),
     )
     .addOption(
-      option(PLAN, '--link-weight <x>', 'price of traffic between nodes beside that of moves', t =>
-        numberWithin('--link-weight', t, 0),
+      option(
+        PLAN,
+        '--link-weight <x>',
+        `price of traffic between nodes beside that of moves (default: ${DEFAULT_LINK_WEIGHT})`,
+        t => numberWithin('--link-weight', t, 0),
       ),
     )
     .addOption(

@@ -7,7 +7,7 @@ import { type CliIo, colors } from '../io.js'
 import { progressWriter } from '../progress.js'
 
 /** @throws ExpertLoadError SY_LOAD_UNREADABLE */
-export function writeText(io: CliIo, file: string, text: string): void {
+function writeText(io: CliIo, file: string, text: string): void {
   writeWhole(file, text)
   io.err(`wrote ${file}
 `)

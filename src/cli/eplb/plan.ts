@@ -51,7 +51,8 @@ export function planCommand(io: CliIo): Command {
       )
       .addOption(
         option(OUTPUT, '--out <file>', 'write the placement: one-key JSON for --init-expert-location, or .pt', t =>
-          outputFile('--out', t),
+          // SGLang goes by the ending, too.
+          outputFile('--out', t, '.json', '.pt'),
         ),
       ),
   )

@@ -67,6 +67,11 @@ export function replayCommand(io: CliIo): Command {
 
 function runReplay(io: CliIo, files: readonly string[], flags: ReplayFlags): void {
   const given = planInput('replay', files, flags)
+  const { steps } = given.counts
+  const notes =
+    steps > flags.interval
+      ? given.notes
+      : [...given.notes, `the recording is over (${steps} steps) before the first look: use a smaller --interval`]
   const { groups, lambda, linkWeight } = given.input
   const report = withProgress(io, progress =>
     replayReport(given.counts, given.cluster, {
@@ -83,11 +88,11 @@ function runReplay(io: CliIo, files: readonly string[], flags: ReplayFlags): voi
     }),
   )
   writePictures(io, flags, {
-    html: () => replayPage(given, report),
+    html: () => replayPage({ ...given, notes }, report),
     svg: () => replayCharts(report).overTime(SVG_WIDTH),
   })
-  const data = { files: given.load.files, notes: given.notes, ...report }
-  printReport(io, flags.json === true, data, () => replayText(io, given, report))
+  const data = { files: given.load.files, notes, ...report }
+  printReport(io, flags.json === true, data, () => replayText(io, { ...given, notes }, report))
 }
 
 function replayText(io: CliIo, given: PlanInput, report: ReplayReport): string {

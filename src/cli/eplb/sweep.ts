@@ -122,7 +122,7 @@ function sweepText(io: CliIo, about: string, notes: readonly string[], report: S
   return text
 }
 
-export function sweepChart(report: SweepReport, width: number): string {
+function sweepChart(report: SweepReport, width: number): string {
   const x = report.rows.map(row => row.gpus)
   const algorithms = [...names(report)].sort((a, b) => Number(b === 'switchyard') - Number(a === 'switchyard'))
   const at = (name: AlgorithmName) =>

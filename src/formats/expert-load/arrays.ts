@@ -20,7 +20,7 @@ export function flatArray(file: string, what: string, value: unknown): FlatArray
  * Nested arrays of numbers as a flat array; the first entry at each depth sets the shape.
  * @throws ExpertLoadError SY_LOAD_RAGGED, SY_LOAD_VALUE, SY_LOAD_EMPTY
  */
-export function flattenNested(file: string, what: string, nested: readonly unknown[]): FlatArray {
+function flattenNested(file: string, what: string, nested: readonly unknown[]): FlatArray {
   const shape: number[] = []
   for (let level: unknown = nested; Array.isArray(level) && shape.length < 4; level = level[0]) shape.push(level.length)
   if (shape.length > 3) {

@@ -2,7 +2,7 @@
 // dump carries; written as JSON with exactly that one key, which SGLang's --init-expert-location takes unchanged (it
 // passes the dict on as keyword arguments, so any other key is an error there), or as .pt.
 
-import { renameSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { reason } from '../torch/byte-source.js'
 import { saveTorchFile } from '../torch/index.js'
 import { type FlatArray, flatArray } from './arrays.js'
@@ -103,7 +103,7 @@ export function writeWhole(path: string, content: string | Uint8Array): void {
     writeFileSync(temporary, content)
     renameSync(temporary, path)
   } catch (error) {
-    rmSync(temporary, { force: true })
+    if (existsSync(temporary)) rmSync(temporary)
     const missing = (error as NodeJS.ErrnoException).code === 'ENOENT'
     const why = missing ? 'there is no such folder' : reason(error)
     throw new ExpertLoadError('SY_LOAD_UNREADABLE', { file: path, why })

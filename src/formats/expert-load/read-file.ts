@@ -1,6 +1,6 @@
 // Opens a file by what it holds, not by its name: torch (zip or pre-zip), NPY or JSON.
 
-import { closeSync, openSync, readFileSync, readSync } from 'node:fs'
+import { closeSync, openSync, readFileSync, readSync, statSync } from 'node:fs'
 import { loadNpyFile } from '../npy/index.js'
 import { reason } from '../torch/byte-source.js'
 import { loadTorchFile } from '../torch/index.js'
@@ -30,6 +30,9 @@ export function openFile(path: string): OpenedFile {
 
 function readHead(path: string): Uint8Array {
   try {
+    // A pipe would block, and could not be read a second time.
+    const found = statSync(path)
+    if (!found.isFile() && !found.isDirectory()) throw new Error('it is not a regular file; save it to one first')
     const descriptor = openSync(path, 'r')
     try {
       const head = new Uint8Array(64)

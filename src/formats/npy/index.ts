@@ -2,4 +2,4 @@
 
 export { NpyError } from './errors.js'
 export { loadNpyBytes, loadNpyFile, type NpyArray } from './read.js'
-export { type NpyWritable, npyBytes, saveNpyFile } from './write.js'
+export { type NpyWritable, npyBytes } from './write.js'

@@ -1,8 +1,5 @@
 // Writes NPY arrays, format version 1, little-endian, C order, data aligned to 64 bytes as NumPy does.
 
-import { writeFileSync } from 'node:fs'
-import { NpyError } from './errors.js'
-
 export type NpyWritable = Int32Array | Float32Array | Float64Array
 
 /** The bytes of an NPY file. The values are row-major and their number is the product of the shape. */
@@ -21,13 +18,4 @@ export function npyBytes(shape: readonly number[], values: NpyWritable): Uint8Ar
     else data.setFloat64(i * 8, values[i]!, true)
   }
   return out
-}
-
-/** Writes an array to `path`. @throws NpyError SY_NPY_UNREADABLE */
-export function saveNpyFile(path: string, shape: readonly number[], values: NpyWritable): void {
-  try {
-    writeFileSync(path, npyBytes(shape, values))
-  } catch (error) {
-    throw new NpyError('SY_NPY_UNREADABLE', { file: path, why: (error as Error).message })
-  }
 }

@@ -26,7 +26,7 @@ const STORAGE_NAMES: Readonly<Record<TensorData['dtype'], string>> = {
   float64: 'DoubleStorage',
 }
 
-export function isTensorData(value: unknown): value is TensorData {
+function isTensorData(value: unknown): value is TensorData {
   return typeof value === 'object' && value !== null && 'dtype' in value && 'shape' in value && 'values' in value
 }
 
@@ -186,7 +186,7 @@ class PickleWriter {
 }
 
 /** Row-major strides in elements. */
-export function denseStrides(shape: readonly number[]): number[] {
+function denseStrides(shape: readonly number[]): number[] {
   const strides = new Array<number>(shape.length)
   let step = 1
   for (let d = shape.length - 1; d >= 0; d--) {
