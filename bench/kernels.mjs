@@ -1,6 +1,6 @@
 // Times the CPU kernels of one core against what that core can do at best, measured in the same run: read bandwidth for
 // one row (weights larger than the caches, taken in turn), multiply-add rate from registers for many rows.
-//   npm run build && node bench/kernels.mjs [--json] [--isa NAME] [--only linear,experts,attention,small] [--reps N]
+//   npm run build && node bench/kernels.mjs [--json] [--kernels native|wasm] [--isa NAME] [--only linear,experts,attention,small] [--reps N]
 // Every figure is a median with the best beside it; probes and kernels alternate, because shared machines drift.
 import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
@@ -11,13 +11,14 @@ import { CounterRandom, STREAM } from '../dist/runtime/random.js'
 const { values: flags } = parseArgs({
   options: {
     json: { type: 'boolean', default: false },
+    kernels: { type: 'string', default: 'native' },
     isa: { type: 'string' },
     only: { type: 'string', default: 'linear,experts,attention,small' },
     reps: { type: 'string', default: '5' },
     'plain-memory': { type: 'boolean', default: false },
   },
 })
-const device = createCpuDevice({ kernels: 'native', ...(flags.isa ? { isa: flags.isa } : {}) })
+const device = createCpuDevice({ kernels: flags.kernels, ...(flags.isa ? { isa: flags.isa } : {}) })
 const { ops, packer } = device
 // --plain-memory: buffers where Node puts them, 16 bytes past a page, in 4 KiB pages.
 const lender = flags['plain-memory'] ? new HostMemoryLender() : device.createLender()
@@ -57,7 +58,7 @@ const single = (m, i) => ({
 
 const median = list => [...list].sort((a, b) => a - b)[list.length >> 1]
 const big = lend(1 << 30)
-new Uint8Array(big.buffer).fill(1)
+new Uint8Array(big.buffer, big.byteOffset, big.byteLength).fill(1)
 
 /** Seconds of one call of `f`, median and best over the repetitions, with the probe taken between them. */
 function time(f, calls, probe) {

@@ -3,6 +3,7 @@
 // Invariant: an instance belongs to one thread; what it binds points into the shared memory by byte offsets.
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
+import { setFlagsFromString } from 'node:v8'
 import { Unreachable } from '../../config/errors.js'
 import { CpuDeviceError } from './errors.js'
 import type { KernelLibrary } from './native-ops.js'
@@ -43,11 +44,26 @@ const MOST_NUMBERS = 256
 export function createWasmNode(path: string = WASM_PATH): WasmNode {
   let module: WasmModule
   try {
-    module = new WebAssembly.Module(readFileSync(path))
+    module = compile(readFileSync(path))
   } catch (error) {
     throw new CpuDeviceError('SY_DEVICE_NO_WASM_KERNELS', { path, reason: reasonOf(error) })
   }
   return { module, memory: createWasmMemory() }
+}
+
+/**
+ * Compiles everything now and with the optimizing compiler. Left to itself V8 starts with slow code and replaces a
+ * function after many calls: the first hundred tokens then take up to ten times as long.
+ */
+function compile(bytes: Uint8Array): WasmModule {
+  setFlagsFromString('--no-liftoff')
+  setFlagsFromString('--no-wasm-lazy-compilation')
+  try {
+    return new WebAssembly.Module(bytes)
+  } finally {
+    setFlagsFromString('--liftoff')
+    setFlagsFromString('--wasm-lazy-compilation')
+  }
 }
 
 const reasonOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
