@@ -1,0 +1,95 @@
+// Traces of an engine: its ranks' rings, switched on and off together, read with what the programs' operations are.
+
+import type { RankCoordinates } from '../parallel/index.js'
+import { type Operation, type Program, type ProgramGroup, trafficOf } from '../program/index.js'
+import { PHASES } from '../runtime/control.js'
+import {
+  openTraceRing,
+  readTrace,
+  recordsWritten,
+  switchRecording,
+  type Trace,
+  type TracedOperation,
+  type TraceRing,
+} from '../trace/index.js'
+import type { RankLaunch } from './launch.js'
+import type { ModelPlan } from './load-model.js'
+
+interface TracedLaunch {
+  readonly launch: RankLaunch
+  readonly ring: TraceRing
+  from: number
+}
+
+export class EngineTrace {
+  readonly #plan: ModelPlan
+  readonly #ranks: readonly TracedLaunch[]
+
+  private constructor(plan: ModelPlan, ranks: readonly TracedLaunch[]) {
+    this.#plan = plan
+    this.#ranks = ranks
+  }
+
+  /** null when the ranks were launched without rings. */
+  static of(plan: ModelPlan, launches: readonly RankLaunch[]): EngineTrace | null {
+    const ranks = launches.flatMap(launch =>
+      launch.trace ? [{ launch, ring: openTraceRing(launch.trace), from: 0 }] : [],
+    )
+    return ranks.length === launches.length ? new EngineTrace(plan, ranks) : null
+  }
+
+  /** Steps that begin from now on are recorded; what was recorded before is forgotten. */
+  start(): void {
+    for (const rank of this.#ranks) {
+      rank.from = recordsWritten(rank.ring)
+      switchRecording(rank.ring, true)
+    }
+  }
+
+  /** The step that runs is recorded to its end, further ones are not. */
+  stop(): void {
+    for (const { ring } of this.#ranks) switchRecording(ring, false)
+  }
+
+  /**
+   * What ranks have recorded since `start`, without steps that found nothing to do at the end. A rank writes a step down
+   * when its next one begins: the last one is there for certain once the engine is closed.
+   */
+  read(): Trace {
+    const { variants } = this.#plan
+    const ranks = this.#ranks.map(({ launch, ring, from }) => {
+      const { steps, lost } = readTrace(ring, from)
+      const last = steps.findLastIndex(step => step.rows !== null)
+      return {
+        rank: launch.coordinates.rank,
+        name: nameOf(launch.coordinates),
+        programs: launch.programs.map((program, i) => ({
+          name: `${variants[i]!.padding}, dispatch ${variants[i]!.dispatch}`,
+          operations: program.operations.map((op, index) => traced(op, index, program, launch)),
+        })),
+        events: { steps: steps.slice(0, last + 1), lost },
+      }
+    })
+    return { ranks, phases: PHASES }
+  }
+}
+
+const nameOf = ({ rank, attnDp, attnTp, ep }: RankCoordinates): string =>
+  `rank ${rank} (attn_dp ${attnDp}, attn_tp ${attnTp}, ep ${ep})`
+
+function traced(op: Operation, index: number, program: Program, launch: RankLaunch): TracedOperation {
+  const ranks = (group: ProgramGroup): readonly number[] => launch.groups[group].ranks
+  const { kind, layer, label } = op
+  const sentBy = senderOf(program, index)
+  const group = sentBy !== index ? ranks('tp') : 'group' in op.args ? ranks(op.args.group) : []
+  return { kind, layer, label, group, sentBy, bytes: rows => trafficOf(op, rows, g => ranks(g).length) }
+}
+
+/** The second half of a dispatch or combine takes in what the first half of it sent. */
+function senderOf(program: Program, index: number): number {
+  const { kind } = program.operations[index]!
+  const first = kind === 'dispatch_receive' ? 'dispatch_send' : kind === 'combine_receive' ? 'combine_send' : null
+  if (first === null) return index
+  for (let i = index - 1; i >= 0; i--) if (program.operations[i]!.kind === first) return i
+  return index
+}
