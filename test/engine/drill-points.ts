@@ -68,7 +68,7 @@ const FIELDS: Partial<Record<DrillKind, string>> = {
 }
 
 /** The error names the rank at fault, the step, and layer, operation and field where the kind has one. */
-export function expectNamed(told: Told, { kind, rank, operation }: Drill, plan: ModelPlan): void {
+export function expectNamed(told: Told, { kind, rank, operation }: Drill, programs: ModelPlan['programs']): void {
   const where = `${kind} of rank ${rank} before operation ${operation}: ${told.message}`
   expect(told.code, where).toBe(CODES[kind])
   expect(told.message, where).toMatch(/step \d+/)
@@ -82,7 +82,7 @@ export function expectNamed(told: Told, { kind, rank, operation }: Drill, plan: 
   }
   expect(told.message, where).toMatch(new RegExp(`^rank ${rank} `))
   // The drill strikes in whichever program runs first after its step; past its end, at the last operation.
-  const places = plan.programs[rank]!.map(({ program: { operations } }) => {
+  const places = programs[rank]!.map(({ program: { operations } }) => {
     const at = Math.min(operation, operations.length - 1)
     const { layer, kind: name, label } = operations[at]!
     return `${layer < 0 ? '' : `layer ${layer}, `}operation ${at} (${name}: ${label})`

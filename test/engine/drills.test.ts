@@ -65,11 +65,21 @@ describe('failure drills', () => {
   it.each(points.map((point, i) => ({ ...point, i })))(
     '$i: $kind, rank $rank of $layout.tpSize, step $step, operation $operation',
     async point => {
-      const engine = await Deadline.of(startDrill(point), 'the start')
+      const started = await Deadline.of(
+        startDrill(point).catch((error: unknown) => error as SwitchyardError),
+        'the start',
+      )
+      if (!(started instanceof Engine)) {
+        // The first vote may come before the last rank is known to be ready; only what a vote finds can fail a start.
+        expect(point.kind).toMatch(/^(wrong_flag|wrong_plan)$/)
+        expectNamed(started, point, [])
+        return
+      }
+      const engine = started
       try {
         const ends = await Deadline.of(crowd(engine, 6), 'the requests')
         const failure = await Deadline.of(engine.failure, 'the failure')
-        expectNamed(failure as SwitchyardError, point, engine.plan)
+        expectNamed(failure as SwitchyardError, point, engine.plan.programs)
         for (const end of ends) expect(end).toBe(failure)
         expect(() => engine.generate({ inputIds: [3], sampling: GREEDY })).toThrow(failure.message)
       } finally {
@@ -99,7 +109,7 @@ describe('failure drills', () => {
         Promise.all([outcome(engine, 60, 4, 1), engine.logits(prompt(60, 2)).catch((error: unknown) => error)]),
         'the requests',
       )
-      expectNamed(end as Told, point, engine.plan)
+      expectNamed(end as Told, point, engine.plan.programs)
       expect(logits).toBe(end)
     } finally {
       await engine.close()
@@ -135,10 +145,10 @@ describe('failure drills', () => {
     await engine.close()
   })
 
-  it('a disagreement found by several ranks at once is told once', async () => {
-    const engine = await startDrill({ layout: TP4, rank: 1, kind: 'wrong_flag', step: 1, operation: 0 })
-    const first = await Deadline.of(engine.failure, 'the failure')
-    const ends = await crowd(engine, 3)
+  it('a disagreement found by all ranks at once is told once', async () => {
+    const engine = await startDrill({ layout: TP4, rank: 1, kind: 'wrong_plan', step: 6, operation: 0 })
+    const ends = await Deadline.of(crowd(engine, 6), 'the requests')
+    const first = await engine.failure
     for (const end of ends) expect(end).toBe(first)
     await engine.close()
     expect(await engine.failure).toBe(first)
