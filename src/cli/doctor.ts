@@ -58,12 +58,8 @@ export async function examine(env: CliIo['env']): Promise<DoctorReport> {
     {
       name: 'kernels',
       status: native ? 'ok' : 'warn',
-      found: `${kernels.kind}${native ? ` (${kernels.isa})` : ''}: ${kernels.reason}`,
-      fix: native
-        ? ''
-        : compiler === null
-          ? 'install g++ or clang++, then run npm rebuild'
-          : 'run node scripts/build-kernels.mjs and read what it says',
+      found: `${kernels.kind}${kernels.isa === 'none' ? '' : ` (${kernels.isa})`}: ${kernels.reason}`,
+      fix: native ? '' : kernelsFix(env, compiler),
     },
     {
       name: 'compiler',
@@ -76,6 +72,12 @@ export async function examine(env: CliIo['env']): Promise<DoctorReport> {
   ]
   const { kind, isa, available, reason } = kernels
   return { version, checks, kernels: { kind, isa, available, reason } }
+}
+
+function kernelsFix(env: CliIo['env'], compiler: string | null): string {
+  if (env['SWITCHYARD_NO_ADDON'] === '1') return 'unset SWITCHYARD_NO_ADDON to run native kernels'
+  if (compiler === null) return 'install g++ or clang++, then run npm rebuild'
+  return 'run node scripts/build-kernels.mjs and read what it says'
 }
 
 function nodeCheck(node: string): Check {

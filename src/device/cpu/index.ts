@@ -22,9 +22,6 @@ export { referenceOps } from './reference-ops.js'
 export { WASM_PATH, type WasmNode } from './wasm-kernels.js'
 export { WASM_LENDABLE } from './wasm-memory.js'
 
-/** Times a prompt takes against native kernels, for the warning; measured in docs/performance-kernels.md. */
-const WASM_PROMPT_COST = 3
-
 export interface CpuDeviceOptions {
   /** `auto`: native if they load, else WebAssembly, else the reference, with a warning. */
   readonly kernels?: 'auto' | KernelKind
@@ -122,10 +119,10 @@ function deviceWithoutAddon(missing: string): CpuDevice {
     })
   }
   return wasmDevice(undefined, node, {
-    reason: `Native kernels cannot be used: ${missing}.`,
+    reason: `WebAssembly kernels, because native ones cannot be used: ${missing}.`,
     warning:
-      `No native CPU kernels: ${missing}. Running WebAssembly kernels: prompts take about ${WASM_PROMPT_COST} times as ` +
-      `long, and a model with all its caches must fit 4 GiB. ${BUILD_HINT}`,
+      `No native CPU kernels: ${missing}. Running WebAssembly kernels: prompts take 3 to 8 times as long, and a model ` +
+      `with all its caches must fit 4 GiB. ${BUILD_HINT}`,
   })
 }
 

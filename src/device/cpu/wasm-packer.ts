@@ -17,8 +17,10 @@ export class WasmPacker implements Packer {
   #bytes = 0
   #scaleRoom = 0
   #scales = 0
-  constructor(kernels: WasmKernels) {
+  readonly #piece: number
+  constructor(kernels: WasmKernels, piece = PIECE) {
     this.#kernels = kernels
+    this.#piece = piece
   }
 
   packedBytes(kind: WeightKind, n: number, k: number): number {
@@ -35,10 +37,9 @@ export class WasmPacker implements Packer {
     elementReader(source, n, k) // checks that the elements lie inside the source
     const to = this.#kernels.addressOf(new Uint8Array(span.buffer, span.byteOffset, 1)) + index * target.strideBytes
     const rowElements = (k - 1) * source.strideK + 1
-    const rowsAtOnce =
-      source.strideN === 0
-        ? n
-        : 1 + Math.max(0, Math.floor((PIECE / BYTES_OF[source.dtype] - rowElements) / source.strideN))
+    // A transposed source has all rows side by side: what holds one of them holds many.
+    const room = Math.max(this.#piece / BYTES_OF[source.dtype], 2 * rowElements)
+    const rowsAtOnce = source.strideN === 0 ? n : 1 + Math.floor((room - rowElements) / source.strideN)
     for (let row = 0; row < n; row += rowsAtOnce) {
       const count = Math.min(rowsAtOnce, n - row)
       const first = source.offset + row * source.strideN
@@ -81,7 +82,8 @@ export class WasmPacker implements Packer {
 
   #reserve(bytes: number): void {
     if (bytes <= this.#room) return
-    this.#room = Math.max(bytes, PIECE)
+    // With a quarter more, since what is outgrown is not given back.
+    this.#room = Math.max(Math.ceil(bytes * 1.25), this.#piece)
     this.#bytes = this.#kernels.take(this.#room)
   }
 
