@@ -4,7 +4,7 @@ import { Command } from 'commander'
 import { type AlgorithmName, type CompareReport, compareReport } from '../../eplb/index.js'
 import { terminalBar } from '../draw/index.js'
 import type { CliIo } from '../io.js'
-import { printReport, table } from '../report.js'
+import { printReport } from '../report.js'
 import { describeCluster, describeLoad } from './describe.js'
 import { compareCharts, comparePage } from './html-compare.js'
 import { type PlanInput, planInput } from './input.js'
@@ -19,7 +19,7 @@ import {
   PLAN,
 } from './options.js'
 import { clock, four, SVG_WIDTH, terminalStyle, withProgress, writePictures } from './output.js'
-import { COMPARE_HEAD, compareCells } from './rows.js'
+import { COMPARE_HEAD, compareCells, fittingTable } from './rows.js'
 
 type CompareFlags = ClusterFlags & { readonly algorithm?: AlgorithmName[]; readonly perLayer?: boolean }
 
@@ -75,7 +75,7 @@ function compareText(io: CliIo, given: PlanInput, report: CompareReport, perLaye
   text += `cluster  ${describeCluster(sizes)}\n`
   for (const note of given.notes) text += `note     ${note}\n`
   text += `before   ${four(before.balancedness)} balancedness (${report.beforeIs} placement), peak ${four(before.peakOverBound)} × its lower bound\n\n`
-  text += table(COMPARE_HEAD, report.rows.map(compareCells))
+  text += fittingTable(COMPARE_HEAD, report.rows.map(compareCells), style.width)
   for (const row of report.rows) {
     if (row.refused !== null)
       text += `\n${row.algorithm} ${row.refused.code}: ${row.refused.message}\n  fix: ${row.refused.remedy}\n`
@@ -85,12 +85,12 @@ function compareText(io: CliIo, given: PlanInput, report: CompareReport, perLaye
   const room = Math.max(10, Math.min(50, style.width - label - 12))
   const bar = (name: string, value: number) => `${name.padEnd(label)}  ${terminalBar(value, 1, room)} ${four(value)}\n`
   text += `\nbalancedness\n${bar('before', before.balancedness)}${planned.map(row => bar(row.algorithm, row.after!.balancedness)).join('')}`
-  if (perLayer || sizes.layers <= FEW_LAYERS) text += `\n${layerTable(report)}`
+  if (perLayer || sizes.layers <= FEW_LAYERS) text += `\n${layerTable(report, style.width)}`
   return `${text}\nbest: ${report.best}\n`
 }
 
 /** Balancedness of every loaded layer, before and under each algorithm. */
-function layerTable(report: CompareReport): string {
+function layerTable(report: CompareReport, width: number): string {
   const planned = report.rows.filter(row => row.after !== null)
   const rows = [...report.before.meanPerLayer.keys()]
     .filter(l => report.before.meanPerLayer[l]! > 0)
@@ -101,5 +101,5 @@ function layerTable(report: CompareReport): string {
     ])
   const short = (name: string) =>
     name.replace('elasticity_aware', 'elastic').replace('hierarchical', 'hier').replace('deepseek_', 'ds_')
-  return table(['layer', 'before', ...planned.map(row => short(row.algorithm))], rows)
+  return fittingTable(['layer', 'before', ...planned.map(row => short(row.algorithm))], rows, width)
 }

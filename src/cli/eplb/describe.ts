@@ -42,6 +42,16 @@ export const worstText = (quality: QualityReport): string => {
   return layer < 0 ? '–' : `${four(balancedness)} (layer ${layer})`
 }
 
+/** Peak and lower bound, in tokens, of the loaded layer that is furthest above its bound. */
+export function peakText(quality: QualityReport): string {
+  const { peakPerLayer: peak, lowerBoundPerLayer: bound } = quality
+  const layers = loadedLayers(quality)
+  const [first] = layers
+  if (first === undefined) return '–'
+  const worst = layers.reduce((a, b) => (peak[b]! / bound[b]! > peak[a]! / bound[a]! ? b : a), first)
+  return `${whole(peak[worst]!)} / ${whole(bound[worst]!)} (layer ${worst})`
+}
+
 /** Balancedness that no placement can exceed, per layer: mean load over the lower bound of the peak. */
 export function possiblePerLayer(quality: QualityReport): number[] {
   return quality.meanPerLayer.map((mean, l) =>

@@ -170,6 +170,7 @@ describe('eplb plan', () => {
     expect(code).toBe(0)
     expect(text).toContain(`--ep-size 8 --ep-num-redundant-experts 8 --init-expert-location ${out}`)
     expect(text).toMatch(/balancedness, mean over layers +0\.\d{4} +0\.\d{4}/)
+    expect(text).toMatch(/furthest from it, in tokens +[\d,]+ \/ [\d,]+ \(layer \d\) +[\d,]+ \/ [\d,]+ \(layer \d\)/)
     expect(err).toBe(`wrote ${out}\n`)
   })
 })
@@ -192,6 +193,16 @@ describe('eplb compare', () => {
     expect(report.best).toBe('switchyard')
     const { out } = await eplb(args)
     for (const row of report.rows) expect(out).toContain(row.algorithm)
+  })
+
+  it('keeps within narrow terminals', async () => {
+    for (const command of ['compare', 'replay', 'sweep']) {
+      const args = [command, STAT, '--gpus', '8', '--redundant', '8', '--last', '60']
+      const { out } = await eplb(args, { columns: 60 })
+      const table = out.split('\n').filter(line => /[─▏█▁▂▃▄▅▆▇│]/.test(line) || /^(deepseek|switchyard)/.test(line))
+      expect(table.length).toBeGreaterThan(3)
+      for (const line of table) expect(line.length, line).toBeLessThanOrEqual(60)
+    }
   })
 
   it('shows why an algorithm refuses the sizes and goes on', async () => {

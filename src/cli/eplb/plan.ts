@@ -6,7 +6,7 @@ import { writePlacement } from '../../formats/expert-load/index.js'
 import { terminalHeatMap } from '../draw/index.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
-import { crossingText, describeCluster, describeLoad, movesText, worstText } from './describe.js'
+import { crossingText, describeCluster, describeLoad, movesText, peakText, worstText } from './describe.js'
 import { planCharts, planPage } from './html-plan.js'
 import { type PlanInput, planInput } from './input.js'
 import {
@@ -101,8 +101,10 @@ function planText(io: CliIo, given: PlanInput, report: PlanReport, out: string |
       ['balancedness, mean over layers', four(before.balancedness), four(after.balancedness)],
       ['least balanced layer', worstText(before), worstText(after)],
       ['peak over its lower bound', overBound(before), overBound(after)],
+      ['furthest from it, in tokens', peakText(before), peakText(after)],
     ],
-  )}\n`
+  )}`
+  if (report.moves !== null || sizes.nodes > 1) text += '\n'
   if (report.moves !== null) text += `moves from the current placement: ${movesText(report.moves)}\n`
   if (sizes.nodes > 1) text += `traffic that crosses nodes: ${crossingText(report.links.crossing)} of routed tokens\n`
   text += `\nload per GPU before\n${terminalHeatMap(before.gpuLoad, style, 'layer')}`

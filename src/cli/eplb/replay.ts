@@ -20,7 +20,7 @@ import {
   wholeNumber,
 } from './options.js'
 import { clock, four, SVG_WIDTH, terminalStyle, whole, withProgress, writePictures } from './output.js'
-import { featured, REPLAY_HEAD, replayCells, runName } from './rows.js'
+import { featured, fittingTable, REPLAY_HEAD, replayCells, runName } from './rows.js'
 
 type ReplayFlags = ClusterFlags & {
   readonly window: number
@@ -104,7 +104,7 @@ function replayText(io: CliIo, given: PlanInput, report: ReplayReport): string {
   text += `cluster  ${describeCluster(report.sizes)}\n`
   text += `looking  every ${report.interval} steps at the last ${report.window}\n`
   for (const note of given.notes) text += `note     ${note}\n`
-  text += `\n${table(REPLAY_HEAD, report.runs.map(replayCells))}`
+  text += `\n${fittingTable(REPLAY_HEAD, report.runs.map(replayCells), style.width)}`
   for (const run of report.runs) if (run.refused !== null) text += `\n${runName(run)}: ${run.refused}\n`
   text += `\nbalancedness over time (${four(low)} to 1)\n${terminalLines(
     ran.map(run => ({ name: runName(run), values: run.balancedness })),

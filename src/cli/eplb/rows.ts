@@ -1,9 +1,26 @@
 // Table rows and names that the text and the pages of a report share.
 
 import type { CompareRow, PlanReport, ReplayReport, ReplayRun } from '../../eplb/index.js'
-import { bytes } from '../report.js'
+import { bytes, table } from '../report.js'
 import { crossingText, worstLayer } from './describe.js'
 import { four, milliseconds, whole } from './output.js'
+
+const textWidth = (text: string): number => Math.max(...text.split('\n').map(line => line.length))
+
+/** A table in `width` columns: where it is wider, its columns go into several tables that all begin with the first. */
+export function fittingTable(head: readonly string[], rows: readonly (readonly string[])[], width: number): string {
+  const pick = (columns: readonly number[]) => {
+    const of = (cells: readonly string[]) => [0, ...columns].map(c => cells[c] ?? '')
+    return table(of(head), rows.map(of))
+  }
+  const parts: number[][] = [[]]
+  for (let column = 1; column < head.length; column++) {
+    const part = parts.at(-1)!
+    if (part.length > 0 && textWidth(pick([...part, column])) > width) parts.push([column])
+    else part.push(column)
+  }
+  return parts.map(pick).join('\n')
+}
 
 /** The flags that put the plan into effect. */
 export function launchFlags(report: PlanReport, out: string): string {

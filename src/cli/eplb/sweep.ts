@@ -5,11 +5,12 @@ import { type AlgorithmName, type SweepReport, sweepReport } from '../../eplb/in
 import { readExpertLoad } from '../../formats/expert-load/index.js'
 import { barChart, figure, htmlPage, htmlTable, lineChart, paragraph, terminalBar } from '../draw/index.js'
 import type { CliIo } from '../io.js'
-import { printReport, table } from '../report.js'
+import { printReport } from '../report.js'
 import { describeLoad } from './describe.js'
 import { countsOfLoad } from './input.js'
 import { addOutputFlags, algorithmList, option, PLAN, wholeList, wholeNumber } from './options.js'
 import { four, percent, SVG_WIDTH, terminalStyle, withProgress, writePictures } from './output.js'
+import { fittingTable } from './rows.js'
 
 interface SweepFlags {
   readonly gpus: number[]
@@ -112,7 +113,7 @@ function sweepTable(report: SweepReport): { head: string[]; rows: string[][] } {
 function sweepText(io: CliIo, about: string, notes: readonly string[], report: SweepReport): string {
   const style = terminalStyle(io)
   const { head, rows } = sweepTable(report)
-  let text = `load  ${about}\n${notes.map(note => `note  ${note}\n`).join('')}\n${table(head, rows)}\nutilisation without and with balancing\n`
+  let text = `load  ${about}\n${notes.map(note => `note  ${note}\n`).join('')}\n${fittingTable(head, rows, style.width)}\nutilisation without and with balancing\n`
   const room = Math.max(10, Math.min(50, style.width - 30))
   for (const row of report.rows) {
     const best = Math.max(...row.with.map(w => w.utilisation ?? 0), 0)
