@@ -31,6 +31,7 @@ import type {
 } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
 import { TextStream } from './text-stream.js'
+import { EngineTrace } from './trace.js'
 
 /** A request that runs, as the main thread sees it. */
 interface Live {
@@ -76,6 +77,7 @@ export class Engine implements GenerationEngine {
   readonly #aside: EncodeAside
   readonly #flushing: { readonly dpRank: number; resolve(pages: number): void; reject(error: Error): void }[] = []
   #host!: RankHost
+  #trace: EngineTrace | null = null
   #counter = 0
   #closing: Promise<void> | null = null
   #failed: Error | null = null
@@ -132,10 +134,20 @@ export class Engine implements GenerationEngine {
     const lender = device.createLender()
     const weights = await loadModelWeights(plan, flags, device, lender, hooks)
     const control = ControlBlock.create(plan.topology.ranks.length)
-    const { launches, kvBytes } = launchesOf(plan, flags, weights, control, device, lender, availableParallelism())
+    const { launches, kvBytes } = launchesOf(
+      plan,
+      flags,
+      weights,
+      control,
+      device,
+      lender,
+      availableParallelism(),
+      hooks.traceRecords,
+    )
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
     const engine = new Engine(plan, flags, tokenizer, facts)
     const names = (rank: number, program: number, operation: number) => {
+    engine.#trace = EngineTrace.of(plan, launches)
       const op = plan.programs[rank]?.[program]?.program.operations[operation]
       return op ? `${op.kind}: ${op.label}` : 'unknown'
     }
@@ -286,6 +298,11 @@ export class Engine implements GenerationEngine {
   }
 
   /** For drills: the host of this engine's ranks. */
+  /** What the ranks do, step by step; null unless the engine was started with `traceRecords`. */
+  get trace(): EngineTrace | null {
+    return this.#trace
+  }
+
   get host(): RankHost {
     return this.#host
   }

@@ -8,6 +8,7 @@ export { EngineError, RequestError } from './errors.js'
 export { type ExplainReport, explainModel } from './explain.js'
 export type { EngineHooks } from './load-model.js'
 export * from './request.js'
+export type { EngineTrace } from './trace.js'
 
 /** Loads a model and starts its ranks. */
 export const startEngine = (flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> => Engine.start(flags, hooks)

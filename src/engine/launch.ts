@@ -44,6 +44,8 @@ export interface RankLaunch {
   readonly drill: Drill | null
   /** Decides whether waits spin. */
   readonly cores: number
+  /** The ring that the rank's trace goes into, or null. */
+  readonly trace: MemorySpan | null
 }
 
 /** Main thread → rank. */

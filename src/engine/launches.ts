@@ -7,6 +7,7 @@ import type { IdTables } from '../program/index.js'
 import type { ControlBlock } from '../runtime/control.js'
 import type { DispatchRule } from '../scheduler/index.js'
 import { parseDrill } from './drill.js'
+import { lendTraceRing } from '../trace/index.js'
 import type { RankLaunch } from './launch.js'
 import type { ModelPlan } from './load-model.js'
 import { placementTables } from './placement-tables.js'
@@ -33,6 +34,7 @@ export function launchesOf(
   lender: MemoryLender,
   cores: number,
 ): { launches: RankLaunch[]; kvBytes: number } {
+  traceRecords = 0,
   const { topology, placement } = plan
   const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
   const all = plan.programs.flat().map(p => p.program)
@@ -77,6 +79,7 @@ export function launchesOf(
       drill,
       cores,
     }
+      trace: traceRecords > 0 ? lendTraceRing(lender, traceRecords) : null,
   })
   return { launches, kvBytes }
 }

@@ -64,6 +64,8 @@ export interface EngineHooks {
   onProgress?(progress: { stage: string; done: number; total: number }): void
   /** Something the user should know (no compiler: slow kernels). */
   onNotice?(text: string): void
+  /** Events that each rank's trace can hold (80 bytes each); left out, nothing can be traced. */
+  readonly traceRecords?: number
 }
 
 /** What planning asks a device: how weights are packed, and how much memory its kernels reach. */

@@ -2,14 +2,17 @@
 // threads, without the threads. For tests that look for mistakes of ordering, and for debugging a step.
 import type { EngineFlags } from '../config/flags.js'
 import type { CpuDevice } from '../device/cpu/index.js'
+import type { Clock } from '../runtime/clock.js'
 import { ControlBlock } from '../runtime/control.js'
 import { interleave } from '../runtime/interleave.js'
 import type { RankRequest } from '../scheduler/index.js'
+import type { Trace } from '../trace/index.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
 import { loadModelWeights, type ModelPlan, openDevice, planModel } from './load-model.js'
 import { Rank } from './rank.js'
 import type { DpRankState } from './request.js'
+import { EngineTrace } from './trace.js'
 
 /** What one request came to. */
 export interface OneThreadResult {
@@ -27,6 +30,7 @@ export class OneThreadEngine {
   readonly #states = new Map<number, DpRankState>()
   readonly #device: CpuDevice
   readonly #weights: Awaited<ReturnType<typeof loadModelWeights>>
+  #trace: Trace | null = null
 
   private constructor(
     plan: ModelPlan,
@@ -47,6 +51,11 @@ export class OneThreadEngine {
     return new OneThreadEngine(plan, flags, device, weights)
   }
 
+  /** What the ranks did in the last run, if it was traced. */
+  get lastTrace(): Trace | null {
+    return this.#trace
+  }
+
   /** Prompt tokens computed and found in the cache in the last run, over all attention-DP ranks. */
   get lastCounters(): { readonly prefilledTokens: number; readonly cachedTokens: number } {
     const sum = (key: 'prefilledTokens' | 'cachedTokens') => [...this.#states.values()].reduce((n, s) => n + s[key], 0)
@@ -56,13 +65,30 @@ export class OneThreadEngine {
   /**
    * Serves `requests` to their ends. `routes[i]` is the attention-DP rank of request i.
    * @param seed of the order in which ranks move; no result depends on it
+   * @param tracing records what ranks do; see `lastTrace`
    */
-  run(requests: readonly RankRequest[], routes: readonly number[], seed: number): Map<string, OneThreadResult> {
+  run(
+    requests: readonly RankRequest[],
+    routes: readonly number[],
+    seed: number,
+    tracing?: { readonly records: number; readonly clock: Clock },
+  ): Map<string, OneThreadResult> {
     const plan = this.plan
     const device = this.#device
     const { sizes, ranks } = plan.topology
     const control = ControlBlock.create(ranks.length)
-    const { launches } = launchesOf(plan, this.#flags, this.#weights, control, device, device.createLender(), 1)
+    const { launches } = launchesOf(
+      plan,
+      this.#flags,
+      this.#weights,
+      control,
+      device,
+      device.createLender(),
+      1,
+      tracing?.records,
+    )
+    const trace = EngineTrace.of(plan, launches)
+    trace?.start()
     const vocab = this.plan.spec.vocabSize
     this.#states.clear()
     const results = new Map<string, { tokens: number[]; logprobs: number[]; logits: number[] }>()
@@ -91,10 +117,11 @@ export class OneThreadEngine {
         ...mine.map(request => ({ kind: 'request' as const, request })),
         { kind: 'stop' },
       ]
-      return new Rank(launch, { receive: () => commands.shift(), send: collect }, clock).run()
+      return new Rank(launch, { receive: () => commands.shift(), send: collect }, clock, tracing?.clock ?? clock).run()
     })
     if (steps.length !== sizes.tp) throw new RangeError('one launch a rank')
     interleave(steps, seed)
+    this.#trace = trace?.read() ?? null
     return new Map([...results].map(([id, r]) => [id, { ...r, logits: Float32Array.from(r.logits) }]))
   }
 }

@@ -7,8 +7,10 @@ import { PagePool } from '../kvcache/index.js'
 import type { ProgramVariant } from '../models/index.js'
 import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/index.js'
 import { ControlBlock, type StatusWriter } from '../runtime/control.js'
+import type { Clock } from '../runtime/clock.js'
 import { Scheduler } from '../scheduler/index.js'
 import { BatchWriter } from './batch-writer.js'
+import { TraceRecorder } from '../trace/index.js'
 import { DrillMaster } from './drill.js'
 import type { RankLaunch } from './launch.js'
 
@@ -34,13 +36,15 @@ export interface RankContext {
   /** The forward pass, and the draw that ends it: between the two the leader edits rows of logits. */
   readonly operations: readonly {
     readonly forward: readonly BoundOperation[]
+  /** null when the engine was started without tracing. */
+  readonly trace: TraceRecorder | null
     readonly draw: readonly BoundOperation[]
   }[]
   readonly inputs: BatchWriter
   readonly outputs: RankOutputs
 }
 
-export function buildRankContext(launch: RankLaunch): RankContext {
+export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankContext {
   const { limits, coordinates, programs } = launch
   const device = createCpuDevice({
     kernels: launch.kernels,
@@ -61,6 +65,7 @@ export function buildRankContext(launch: RankLaunch): RankContext {
       bindProgram({
         ops: device.ops,
         program: programs[index]!,
+  const trace = launch.trace ? new TraceRecorder(launch.trace, traceClock) : null
         weights: launch.weights,
         buffers: launch.buffers[index]!,
         ropeTables: launch.ropeTables,
@@ -77,7 +82,7 @@ export function buildRankContext(launch: RankLaunch): RankContext {
   return {
     launch,
     control,
-    status: control.statusWriter(rank),
+    status: control.statusWriter(rank, trace),
     kernels: device.name,
     groups,
     pool,
@@ -97,5 +102,6 @@ export function buildRankContext(launch: RankLaunch): RankContext {
       logprobs: f32View(buffers['logprob']!),
       vocab: programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
     },
+    trace,
   }
 }

@@ -13,6 +13,7 @@ import {
   stepRows,
   VOTE_WORDS,
 } from '../scheduler/index.js'
+import { traceWaits } from '../trace/index.js'
 import type { RankLaunch, RankPort } from './launch.js'
 import { LogitEditor } from './logit-edits.js'
 import { buildRankContext, type RankContext } from './rank-context.js'
@@ -38,8 +39,9 @@ export class Rank {
   #carriedWait = 0
   #voteWait = 0
 
-  constructor(launch: RankLaunch, port: RankPort, clock: Clock) {
-    this.context = buildRankContext(launch)
+  /** @param traceClock of traces: finer than `clock` where it can be */
+  constructor(launch: RankLaunch, port: RankPort, clock: Clock, traceClock: Clock = clock) {
+    this.context = buildRankContext(launch, traceClock)
     this.#port = port
     this.#clock = clock
     this.#votes = new Int32Array(launch.sizes.tp * VOTE_WORDS)
@@ -47,8 +49,13 @@ export class Rank {
   }
 
   /** The life of a rank, step by step, until everyone is asked to stop. */
-  *run(): Step<void> {
-    const { status, leads, operations, launch } = this.context
+  run(): Step<void> {
+    const { trace } = this.context
+    return trace ? traceWaits(this.#loop(), trace) : this.#loop()
+  }
+
+  *#loop(): Step<void> {
+    const { status, leads, operations, launch, trace } = this.context
     for (let step = 1; ; step++) {
       status.step(step)
       const doorbell = this.#drainMailbox()
@@ -66,11 +73,12 @@ export class Rank {
       status.program(variant)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
       const { forward, draw } = operations[variant]!
-      yield* runSequential(forward, values, status)
+      yield* runSequential(forward, values, status, trace)
+      trace?.rows(values.rows)
       // What the leader draws counts, so only its logits are edited.
       const { logits, vocab } = this.context.outputs
       if (leads) this.#editor.apply(batch, logits, vocab)
-      yield* runSequential(draw, values, status)
+      yield* runSequential(draw, values, status, trace)
       this.#editor.restore(logits)
       if (leads) this.#commit(batch)
     }

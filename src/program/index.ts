@@ -16,3 +16,4 @@ export type {
 export { collectivePayloads } from './payloads.js'
 export { describeOperations, type PrintedOperation, printProgram } from './print.js'
 export { type BufferSpec, boundedRows, type Program, type RopeTableSpec, type RowValues } from './program.js'
+export { type Traffic, trafficOf } from './traffic.js'

@@ -2,16 +2,23 @@
 import type { CountsSymbol, Operation, ProgramGroup, RowSymbol } from './operation.js'
 import type { Program } from './program.js'
 
-const ROWS_OF: Record<CountsSymbol, RowSymbol> = { dp: 'padded', attnTp: 'slice', tp: 'slice', logits: 'logitRows' }
+/** Rows that a member brings. */
+export const ROWS_OF: Record<CountsSymbol, RowSymbol> = {
+  dp: 'padded',
+  attnTp: 'slice',
+  tp: 'slice',
+  logits: 'logitRows',
+}
 /** All rows that a list of counts adds up to. */
-const SUM_OF: Record<CountsSymbol, RowSymbol> = {
+export const SUM_OF: Record<CountsSymbol, RowSymbol> = {
   dp: 'gathered',
   attnTp: 'padded',
   tp: 'gathered',
   logits: 'gatheredLogits',
 }
 
-function contribution(op: Operation): { group: ProgramGroup; rows: RowSymbol; width: number } | null {
+/** What a member puts where the others read it, for operations whose payload the row counts decide. */
+export function contribution(op: Operation): { group: ProgramGroup; rows: RowSymbol; width: number } | null {
   switch (op.kind) {
     case 'all_gather':
       return { group: op.args.group, rows: ROWS_OF[op.args.counts], width: op.args.x.width }

@@ -103,9 +103,9 @@ export class ControlBlock {
     return this.#word(rank, RANK.epoch + group)
   }
 
-  /** The rank's own pen on its status words. */
-  statusWriter(rank: number): StatusWriter {
-    return new StatusWriter(this.words, this.#word(rank, 0))
+  /** The rank's own pen on its status words. `observer` hears of steps, phases and programs as they are written. */
+  statusWriter(rank: number, observer: StatusObserver | null = null): StatusWriter {
+    return new StatusWriter(this.words, this.#word(rank, 0), observer)
   }
 
   status(rank: number): RankStatus {
@@ -123,19 +123,30 @@ export class ControlBlock {
   }
 }
 
+/** Hears where a rank is in its loop: a trace. `phase` is an index into PHASES. */
+export interface StatusObserver {
+  step(step: number): void
+  phase(phase: number): void
+  program(program: number): void
+}
+
 /** Plain stores: the watchdog only needs to see them eventually, and a step makes hundreds. */
 export class StatusWriter {
   readonly #words: Int32Array
   readonly #base: number
-  constructor(words: Int32Array, base: number) {
+  readonly #observer: StatusObserver | null
+  constructor(words: Int32Array, base: number, observer: StatusObserver | null) {
     this.#words = words
     this.#base = base
+    this.#observer = observer
     words[base + RANK.layer] = -1
     words[base + RANK.operation] = -1
   }
 
   phase(phase: Phase): void {
-    this.#words[this.#base + RANK.phase] = PHASES.indexOf(phase)
+    const index = PHASES.indexOf(phase)
+    this.#words[this.#base + RANK.phase] = index
+    this.#observer?.phase(index)
     this.#words[this.#base + RANK.operation] = -1
     this.#words[this.#base + RANK.layer] = -1
     this.#beat()
@@ -143,10 +154,12 @@ export class StatusWriter {
 
   step(step: number): void {
     this.#words[this.#base + RANK.step] = step
+    this.#observer?.step(step)
   }
 
   program(program: number): void {
     this.#words[this.#base + RANK.program] = program
+    this.#observer?.program(program)
   }
 
   operation(layer: number, operation: number): void {
