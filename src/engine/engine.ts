@@ -146,8 +146,8 @@ export class Engine implements GenerationEngine {
     )
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
     const engine = new Engine(plan, flags, tokenizer, facts)
-    const names = (rank: number, program: number, operation: number) => {
     engine.#trace = EngineTrace.of(plan, launches)
+    const names = (rank: number, program: number, operation: number) => {
       const op = plan.programs[rank]?.[program]?.program.operations[operation]
       return op ? `${op.kind}: ${op.label}` : 'unknown'
     }
@@ -297,12 +297,12 @@ export class Engine implements GenerationEngine {
     }
   }
 
-  /** For drills: the host of this engine's ranks. */
   /** What the ranks do, step by step; null unless the engine was started with `traceRecords`. */
   get trace(): EngineTrace | null {
     return this.#trace
   }
 
+  /** For drills: the host of this engine's ranks. */
   get host(): RankHost {
     return this.#host
   }

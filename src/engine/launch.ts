@@ -40,12 +40,12 @@ export interface RankLaunch {
   readonly forcedPadding: DpPaddingMode | null
   /** How an all-to-all chooses its mode, or null without one. */
   readonly dispatchRule: DispatchRule | null
+  /** The ring that the rank's trace goes into, or null. */
+  readonly trace: MemorySpan | null
   /** A failure to rehearse, or null. */
   readonly drill: Drill | null
   /** Decides whether waits spin. */
   readonly cores: number
-  /** The ring that the rank's trace goes into, or null. */
-  readonly trace: MemorySpan | null
 }
 
 /** Main thread → rank. */

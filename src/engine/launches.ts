@@ -6,8 +6,8 @@ import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { IdTables } from '../program/index.js'
 import type { ControlBlock } from '../runtime/control.js'
 import type { DispatchRule } from '../scheduler/index.js'
-import { parseDrill } from './drill.js'
 import { lendTraceRing } from '../trace/index.js'
+import { parseDrill } from './drill.js'
 import type { RankLaunch } from './launch.js'
 import type { ModelPlan } from './load-model.js'
 import { placementTables } from './placement-tables.js'
@@ -33,8 +33,8 @@ export function launchesOf(
   device: Pick<CpuDevice, 'kernels' | 'wasmNode'>,
   lender: MemoryLender,
   cores: number,
-): { launches: RankLaunch[]; kvBytes: number } {
   traceRecords = 0,
+): { launches: RankLaunch[]; kvBytes: number } {
   const { topology, placement } = plan
   const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
   const all = plan.programs.flat().map(p => p.program)
@@ -76,10 +76,10 @@ export function launchesOf(
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
       dispatchRule: dispatchRule(plan, flags),
+      trace: traceRecords > 0 ? lendTraceRing(lender, traceRecords) : null,
       drill,
       cores,
     }
-      trace: traceRecords > 0 ? lendTraceRing(lender, traceRecords) : null,
   })
   return { launches, kvBytes }
 }

@@ -6,11 +6,11 @@ import { f32View, i32View } from '../device/memory.js'
 import { PagePool } from '../kvcache/index.js'
 import type { ProgramVariant } from '../models/index.js'
 import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/index.js'
-import { ControlBlock, type StatusWriter } from '../runtime/control.js'
 import type { Clock } from '../runtime/clock.js'
+import { ControlBlock, type StatusWriter } from '../runtime/control.js'
 import { Scheduler } from '../scheduler/index.js'
-import { BatchWriter } from './batch-writer.js'
 import { TraceRecorder } from '../trace/index.js'
+import { BatchWriter } from './batch-writer.js'
 import { DrillMaster } from './drill.js'
 import type { RankLaunch } from './launch.js'
 
@@ -33,11 +33,11 @@ export interface RankContext {
   /** Member 0 of its attention-TP group: it schedules, samples for the caller and reports. The others follow. */
   readonly leads: boolean
   readonly drill: DrillMaster
+  /** null when the engine was started without tracing. */
+  readonly trace: TraceRecorder | null
   /** The forward pass, and the draw that ends it: between the two the leader edits rows of logits. */
   readonly operations: readonly {
     readonly forward: readonly BoundOperation[]
-  /** null when the engine was started without tracing. */
-  readonly trace: TraceRecorder | null
     readonly draw: readonly BoundOperation[]
   }[]
   readonly inputs: BatchWriter
@@ -58,6 +58,7 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     attnTp: new ShmCommunicator(control, launch.groups.attnTp, rank),
   }
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
+  const trace = launch.trace ? new TraceRecorder(launch.trace, traceClock) : null
   const drill = new DrillMaster(launch.drill, rank)
   drill.starting()
   const bind = (index: number) =>
@@ -65,7 +66,6 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
       bindProgram({
         ops: device.ops,
         program: programs[index]!,
-  const trace = launch.trace ? new TraceRecorder(launch.trace, traceClock) : null
         weights: launch.weights,
         buffers: launch.buffers[index]!,
         ropeTables: launch.ropeTables,
@@ -94,6 +94,7 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     }),
     leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
     drill,
+    trace,
     operations: launch.variants.map(split),
     inputs: new BatchWriter(buffers, limits),
     outputs: {
@@ -102,6 +103,5 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
       logprobs: f32View(buffers['logprob']!),
       vocab: programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
     },
-    trace,
   }
 }

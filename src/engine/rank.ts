@@ -72,9 +72,9 @@ export class Rank {
       const variant = variantOf(launch.variants, plan)
       status.program(variant)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
+      trace?.rows(values.rows)
       const { forward, draw } = operations[variant]!
       yield* runSequential(forward, values, status, trace)
-      trace?.rows(values.rows)
       // What the leader draws counts, so only its logits are edited.
       const { logits, vocab } = this.context.outputs
       if (leads) this.#editor.apply(batch, logits, vocab)
