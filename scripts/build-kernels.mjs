@@ -19,7 +19,7 @@ const optional = process.argv.includes('--optional')
 const force = process.argv.includes('--force')
 
 /** Compiled once, for the architecture's lowest common denominator. */
-const ONCE = ['addon.cpp', 'bind.cpp', 'memory.cpp']
+const ONCE = ['addon.cpp', 'bind.cpp', 'memory.cpp', 'wire-bind.cpp']
 const AVX2 = ['-mavx', '-mavx2', '-mfma', '-mf16c', '-mbmi', '-mbmi2', '-mlzcnt', '-mmovbe', '-mpopcnt']
 const ISAS = {
   x64: {

@@ -222,6 +222,8 @@ NAPI_MODULE_INIT() {
       {"isas", sy::isas}, {"bind", sy::bindKernel}, {"packMatrix", sy::packMatrix}, {"packVector", sy::packVector},
       {"addressOf", sy::addressOf}, {"mapFile", sy::mapFile}, {"adviseHugePages", sy::adviseHugePages},
       {"readBandwidth", sy::readBandwidth}, {"multiplyAddRate", sy::multiplyAddRate},
+      {"wireTransfer", sy::wireTransfer}, {"wireScatter", sy::wireScatter}, {"wireSum", sy::wireSum},
+      {"wireWeightedSum", sy::wireWeightedSum},
   };
   for (const auto &f : functions) {
     napi_value v;

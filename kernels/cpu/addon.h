@@ -17,6 +17,11 @@ napi_value adviseHugePages(napi_env env, napi_callback_info info);
 napi_value readBandwidth(napi_env env, napi_callback_info info);
 napi_value multiplyAddRate(napi_env env, napi_callback_info info);
 
+napi_value wireTransfer(napi_env env, napi_callback_info info); // wire-bind.cpp
+napi_value wireScatter(napi_env env, napi_callback_info info);
+napi_value wireSum(napi_env env, napi_callback_info info);
+napi_value wireWeightedSum(napi_env env, napi_callback_info info);
+
 const KernelTable *tableAt(int i); // addon.cpp: null when not compiled in or the processor lacks it
 
 } // namespace sy
