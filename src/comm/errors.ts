@@ -47,6 +47,11 @@ export class ExpertBufferError extends errorArea('Expert buffer', {
     message: 'rank {rank}: {label} tried to {operation}, but the result is {state}',
     remedy: 'The order is: notify, send, receive, send the combine, receive it; each once.',
   },
+  SY_EP_OVERLAP: {
+    status: 500,
+    message: 'rank {rank}: {label} began while {running} was still running',
+    remedy: 'Run the halves of an operation to their ends before the next one begins; hooks may be kept for later.',
+  },
   SY_EP_SHAPE_CHANGED: {
     status: 500,
     message: 'rank {rank}: {label} brings {what} {found}, but the expert buffer was built for {expected}',

@@ -53,13 +53,34 @@ export interface ExpertBufferConfig {
 
 export const MAX_TOP_K = 32
 
-/** Header words of one result of one member; see shm/ep/signals.ts. */
-export const EP_HEADER_WORDS = 32
+/** Most operations of one rank that its peers have not waited for yet; see shm/ep/signals.ts. */
+export const ANNOUNCEMENTS = 16
+export const ANNOUNCEMENT_WORDS = 16
+
+/** What a piece of memory is for; names of the implementation's spans. */
+export type EpPart =
+  | 'signals'
+  | 'rowMeta'
+  | 'rings'
+  | 'credits'
+  | 'received'
+  | 'decoded'
+  | 'partials'
+  | 'encodedPartials'
+  | 'encodedTokens'
+  | 'slots'
+  | 'slotMeta'
+  | 'decodedSlots'
+  | 'slotOfRow'
+  | 'combineSlots'
+  | 'encodedSlots'
 
 export interface EpBytes {
-  /** What the memory is for. */
-  readonly part: string
+  readonly part: EpPart
+  readonly what: string
   readonly bytes: number
+  /** Pieces of equal size in it: one for each result that may be alive. */
+  readonly copies: number
   /** The arithmetic, in the config's own words. */
   readonly formula: string
   /** Whether peers address it (only then it must be lent by the node). */
@@ -74,75 +95,96 @@ export const wireOf = (config: ExpertBufferConfig, dtype: WireDtype): WireFormat
 export const maxReceived = (config: ExpertBufferConfig, normal: NormalConfig): number =>
   normal.maxReceived ?? config.expertsOfMember.length * normal.maxTokens
 
-/** Bytes of one row's ids, weights and source token, padded to cache lines. */
-export const metaBytes = (topK: number): number => alignUp(4 * (2 * topK + 1))
+export const ringOf = (normal: NormalConfig): RingConfig | null => (normal.transit === 'direct' ? null : normal.transit)
+
+export const channelsOf = (config: ExpertBufferConfig): number =>
+  (config.normal && ringOf(config.normal)?.channels) ?? 1
+
+/** Bytes of one row's ids, weights and source token. */
+const metaBytes = (topK: number): number => 4 * (2 * topK + 1)
 
 /**
- * Memory of one member, part by part. Sum over parts × members is what the node lends for a group.
+ * Memory of one member, part by part. The node lends the sum over members.
  * @throws ExpertBufferError SY_EP_BAD_CONFIG
  */
 export function expertBufferBytes(config: ExpertBufferConfig, member: number): readonly EpBytes[] {
   checkConfig(config)
+  const { hidden, topK, normal: n, lowLatency: l } = config
   const size = config.expertsOfMember.length
   const results = config.results ?? 2
-  const parts: EpBytes[] = []
-  const add = (part: string, bytes: number, formula: string, peers = true) => {
-    if (bytes > 0) parts.push({ part, bytes: alignUp(bytes), formula, peers })
-  }
-  const words = EP_HEADER_WORDS + size + totalExperts(config)
-  add('signals', results * 2 * alignUp(4 * words), 'results × modes × 4 × (header + members + experts)')
-  const f32 = 4 * config.hidden
-  const { normal: n, lowLatency: l } = config
   const plain = (config.deliver ?? 'f32') === 'f32'
+  const f32Row = wireFormat('f32', hidden).rowBytes
+  const meta = metaBytes(topK)
+  const parts: EpBytes[] = []
+  const add = (part: EpPart, what: string, copies: number, each: number, formula: string, peers: boolean) => {
+    const times = copies > 1 ? `${copies} results × ` : ''
+    parts.push({ part, what, bytes: copies * alignUp(each), copies, formula: times + formula, peers })
+  }
+  const counts = size * channelsOf(config) + totalExperts(config)
+  const signals = 64 + 4 * ANNOUNCEMENTS * ANNOUNCEMENT_WORDS + 2 * results * alignUp(4 * counts)
+  add(
+    'signals',
+    'signals and counts',
+    1,
+    signals,
+    `64 + 16 announcements × 64 + 2 modes × ${results} results × counts`,
+    true,
+  )
   if (n) {
     const rows = maxReceived(config, n)
     const inWire = wireOf(config, n.dispatchWire)
     const outWire = wireOf(config, n.combineWire)
-    const ring = n.transit === 'direct' ? null : n.transit
-    const ringBytes = ring ? size * ring.channels * ring.ringTokens : 0
+    const ring = ringOf(n)
+    const received = `${rows} rows`
     add(
-      'normal rows’ ids, weights, sources',
-      results * rows * metaBytes(config.topK),
-      'results × max received × meta row',
+      'rowMeta',
+      'ids, weights and sources of received rows',
+      results,
+      rows * meta,
+      `${received} × 4 × (2 × top-k + 1)`,
+      true,
     )
-    if (ring) {
-      add(
-        'rings',
-        ringBytes * Math.max(inWire.rowBytes, outWire.rowBytes),
-        'members × channels × ring slots × wire row',
-      )
-      add('credits', 2 * size * ring.channels * 64, '2 × members × channels × 64')
+    if (!ring || !plain || n.dispatchWire === 'f32')
+      add('received', 'received rows', results, rows * inWire.rowBytes, `${received} × ${inWire.rowBytes}`, !ring)
+    if (plain && n.dispatchWire !== 'f32')
+      add('decoded', 'received rows, decoded', results, rows * f32Row, `${received} × ${f32Row}`, false)
+    const read = !ring && n.combineWire === 'f32'
+    add('partials', 'partial rows', results, rows * f32Row, `${received} × ${f32Row}`, read)
+    if (!ring && n.combineWire !== 'f32') {
+      const each = outWire.rowBytes
+      add('encodedPartials', 'partial rows, encoded', results, rows * each, `${received} × ${each}`, true)
     }
-    if (!ring || !plain)
-      add('received rows', results * rows * inWire.rowBytes, 'results × max received × wire row', !ring)
-    if (plain && (ring || n.dispatchWire !== 'f32'))
-      add('decoded rows', results * rows * f32, 'results × max received × 4 × hidden', false)
-    add('partial rows', results * rows * f32, 'results × max received × 4 × hidden', !ring && n.combineWire === 'f32')
-    if (!ring && n.combineWire !== 'f32')
-      add('encoded partial rows', results * rows * outWire.rowBytes, 'results × max received × wire row')
-    if (n.dispatchWire !== 'f32') add('encoded tokens', n.maxTokens * inWire.rowBytes, 'max tokens × wire row', false)
+    if (n.dispatchWire !== 'f32') {
+      const each = inWire.rowBytes
+      add('encodedTokens', 'own tokens, encoded', 1, n.maxTokens * each, `${n.maxTokens} tokens × ${each}`, false)
+    }
+    if (ring) {
+      const lanes = size * ring.channels
+      const each = Math.max(inWire.rowBytes, outWire.rowBytes)
+      const slots = `${size} members × ${ring.channels} channels × ${ring.ringTokens} slots × ${each}`
+      add('rings', 'transit rings', 1, lanes * ring.ringTokens * each, slots, true)
+      add('credits', 'heads and tails', 1, 2 * lanes * 64, `2 × ${size} members × ${ring.channels} channels × 64`, true)
+    }
   }
   if (l) {
     const inWire = wireOf(config, l.dispatchWire)
     const outWire = wireOf(config, l.combineWire)
     const slots = size * l.slots
-    const local = config.expertsOfMember[member]!
-    const back = l.reduce === 'sender' ? size : config.topK
-    add('slots', results * slots * inWire.rowBytes, 'results × members × slots × wire row')
-    add(
-      'slots’ ids, weights, sources',
-      results * slots * metaBytes(config.topK),
-      'results × members × slots × meta row',
-    )
+    const all = `${size} members × ${l.slots} slots`
+    add('slots', 'low-latency slots', results, slots * inWire.rowBytes, `${all} × ${inWire.rowBytes}`, true)
+    add('slotMeta', 'ids, weights and sources of slots', results, slots * meta, `${all} × 4 × (2 × top-k + 1)`, true)
     if (plain && l.dispatchWire !== 'f32')
-      add('decoded slots', results * slots * f32, 'results × members × slots × 4 × hidden', false)
-    add('rows of experts', results * 4 * local * slots, 'results × local experts × members × slots × 4', false)
-    add(
-      'combine slots',
-      results * back * l.slots * outWire.rowBytes,
-      `results × ${l.reduce === 'sender' ? 'members' : 'top-k'} × slots × wire row`,
-    )
-    if (l.dispatchWire !== 'f32') add('encoded slots', l.slots * inWire.rowBytes, 'slots × wire row', false)
+      add('decodedSlots', 'slots, decoded', results, slots * f32Row, `${all} × ${f32Row}`, false)
+    const local = config.expertsOfMember[member]!
+    add('slotOfRow', 'rows of experts', results, 4 * local * slots, `${local} local experts × ${all} × 4`, false)
+    const back = l.reduce === 'sender' ? size : topK
+    const name = l.reduce === 'sender' ? 'members' : 'top-k'
+    const combine = `${back} ${name} × ${l.slots} slots × ${outWire.rowBytes}`
+    add('combineSlots', 'slots of combine', results, back * l.slots * outWire.rowBytes, combine, true)
+    if (l.dispatchWire !== 'f32') {
+      const each = inWire.rowBytes
+      add('encodedSlots', 'own tokens, encoded', 1, l.slots * each, `${l.slots} slots × ${each}`, false)
+    }
   }
   return parts
 }

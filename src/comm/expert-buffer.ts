@@ -5,7 +5,7 @@
 // All members call the same operations in the same order, with the same tag; only token counts differ, and they may be 0.
 // Arrivals compare what they publish: disagreement is RankError SY_RANK_DISAGREES, misuse is ExpertBufferError, neither
 // is corruption. A result is alive from its dispatch until its combine's `done` (or its release); `results` of them may
-// be alive at once, and what they show lies in memory that the buffer lends, reused after that. Placement, replica
+// be alive at once. What they show lies in memory that the buffer lends, and is valid until their combine has been sent. Placement, replica
 // choice, quantisation policy and row alignment are the caller's: ids here are physical experts.
 import type { DeviceEvent } from '../device/event.js'
 import type { Operand } from '../device/ops.js'
@@ -67,7 +67,7 @@ export interface NormalHandle extends DispatchHandle {
   readonly bound: number
 }
 
-/** What a normal dispatch received, ordered by (source member, source token). Valid while its handle is alive. */
+/** What a normal dispatch received, ordered by (source member, source token). Valid until its combine is sent. */
 export interface NormalReceived {
   readonly handle: NormalHandle
   /** [bound, hidden]; rows from `received` on are undefined. */
@@ -135,14 +135,15 @@ export interface ExpertBuffer {
   readonly config: ExpertBufferConfig
   readonly statistics: ExpertBufferStatistics
 
-  /** Starts the comparison of a new engine step. Two-batch overlap: results may be alive across operations, not across steps. */
+  /** Starts the comparison of a new engine step: operations publish this number. */
   beginStep(step: number): void
 
   /**
    * Members that are false are dead: neither sent to nor awaited, no tokens come from them, and their experts add nothing.
-   * All living members set the same mask at the same place between steps; results alive then are dropped.
+   * For recovery: all living members call it between steps with the same mask and the same, larger `generation` (from 1);
+   * results alive and operations begun are dropped, whatever state they are in.
    */
-  setActive(active: readonly boolean[]): void
+  setActive(active: readonly boolean[], generation: number): void
 
   /** Counts the tokens for each member, node and expert. Local; never waits. @throws ExpertBufferError SY_EP_BAD_EXPERT */
   layout(routing: Routing): DispatchLayout

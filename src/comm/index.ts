@@ -12,6 +12,10 @@ export {
   type RingConfig,
 } from './expert-buffer-config.js'
 export { computeLayout, type DispatchLayout, memberOfExpert } from './layout.js'
+export { type ExpertBufferMemory, lendExpertBuffer } from './shm/ep/memory.js'
+export { ShmExpertBuffer, type ShmExpertBufferOptions } from './shm/ep/shm-expert-buffer.js'
 export { type ExchangeMemory, lendExchange } from './shm/exchange.js'
 export { ShmCommunicator, type ShmGroup } from './shm/shm-communicator.js'
 export { type Payload, WIRE_DTYPES, type WireDtype, type WireFormat, type WireRows, wireFormat } from './wire/format.js'
+export type { WireKernels } from './wire/kernels.js'
+export { createWireKernels } from './wire/native.js'

@@ -1,0 +1,426 @@
+// The ExpertBuffer's conformance suite: every implementation runs it, ranks interleaved in one thread in seeded orders. What is
+// received and combined is compared bit for bit with a brute-force all-to-all (suite/ep-case.suite.ts).
+import { describe, expect, it } from 'vitest'
+import { interleave } from '../runtime/interleave.js'
+import { CounterRandom, STREAM } from '../runtime/random.js'
+import type { Step } from '../runtime/wait.js'
+import type { ExpertBuffer, NormalHandle } from './expert-buffer.js'
+import type { ExpertBufferConfig } from './expert-buffer-config.js'
+import {
+  checkLowLatency,
+  checkNormal,
+  expertRows,
+  finishLowLatency,
+  finishNormal,
+  lowLatencyCall,
+  normalCall,
+  tag,
+} from './suite/ep-calls.suite.js'
+import { type EpCase, emptyRows, randomCase, readRows, routingOf, same, tokenRows } from './suite/ep-case.suite.js'
+import { wireFormat } from './wire/format.js'
+
+/** Buffers of all members of one group, over fresh memory. */
+export type MakeExpertBuffers = (config: ExpertBufferConfig) => ExpertBuffer[]
+
+const run = <T>(buffers: readonly ExpertBuffer[], body: (b: ExpertBuffer) => Step<T>, seed = 1): T[] =>
+  interleave(buffers.map(body), seed)
+
+/** A small fixed case: 3 members of 2 experts, some tokens everywhere. */
+function plainCase(change: (c: EpCase) => Partial<ExpertBufferConfig> = () => ({}), members = 3): EpCase {
+  for (let seed = 0; ; seed++) {
+    const c = randomCase(seed, { members, wires: ['f32'] })
+    if (c.tokens.every(t => t >= 2) && c.config.expertsOfMember.every(e => e >= 2) && c.config.results === 2)
+      return { ...c, config: { ...c.config, ...change(c) } as EpCase['config'] }
+  }
+}
+
+/** What a random case does, in order: the same on all ranks. */
+function* script(c: EpCase, b: ExpertBuffer): Step<void> {
+  const random = new CounterRandom(c.seed, STREAM.wakeOrder)
+  let cached: NormalHandle | null = null
+  for (let call = 0; call < 4; call++) {
+    b.beginStep(call)
+    const kind = random.below(4)
+    if (kind === 0 && cached) yield* normalCall(c, b, call, { cached })
+    else if (kind <= 1) {
+      const worstCase = random.below(2) === 0 ? c.size * c.config.normal.maxTokens : undefined
+      cached = yield* normalCall(c, b, call, worstCase === undefined ? {} : { worstCase })
+    } else yield* lowLatencyCall(c, b, call)
+  }
+}
+
+export function expertBufferSuite(name: string, make: MakeExpertBuffers, options: { shapes: number }): void {
+  describe(`ExpertBuffer: ${name}`, () => {
+    const parts = 4
+    it.each(Array.from({ length: parts }, (_, i) => i))(
+      `equals a brute-force all-to-all over ${options.shapes} random shapes (part %i of ${parts})`,
+      part => {
+        for (let i = 0; i < options.shapes / parts; i++) {
+          const c = randomCase(1000 + part * 100_000 + i)
+          run(make(c.config), b => script(c, b), c.seed)
+        }
+      },
+      120_000,
+    )
+
+    it('hands the same rows to the experts in every call, and constant rows stay constant', () => {
+      const c = plainCase()
+      const flat = { ...c, tokens: c.tokens }
+      const results = run(make(c.config), function* (b): Step<number[][]> {
+        const x = emptyRows(c.tokens[b.member]!, c.config.hidden)
+        for (let t = 0; t < c.tokens[b.member]!; t++) writeConstant(x, t, c.config.hidden, b.member + 1)
+        const { result } = yield* b.dispatch(tag(1), routingOf(flat, b.member), { kind: 'f32', rows: x })
+        if (result.x.kind !== 'f32') throw new Error('rows are not f32')
+        const rows = readRows(result.x.rows, upTo(result.handle.received), c.config.hidden)
+        const { sourceStart } = result.handle
+        const sources = rows.map(row => row[0]! - 1)
+        const blocks = sources.every((s, r) => r >= sourceStart[s]! && r < sourceStart[s + 1]!)
+        expect(blocks).toBe(true)
+        expect(rows.every(row => row.every(v => v === row[0]))).toBe(true)
+        yield* b.release(tag(2), result.handle)
+        return rows
+      })
+      expect(results.some(rows => rows.length > 0)).toBe(true)
+    })
+
+    it('gives the same bits in normal and low-latency mode, whatever the transit, on equal wires', () => {
+      for (let seed = 0; seed < 30; seed++) {
+        const base = randomCase(seed + 5_000, { wires: [(['f32', 'bf16', 'fp8', 'int8'] as const)[seed % 4]!] })
+        const rows = (['direct', { channels: 2, chunkTokens: 2, ringTokens: 5 }] as const).map(transit => {
+          const normal = { ...base.config.normal, transit }
+          const lowLatency = { ...base.config.lowLatency, reduce: 'sender' as const }
+          const c: EpCase = { ...base, config: { ...base.config, normal, lowLatency } }
+          return run(
+            make(c.config),
+            function* (b): Step<number[][][]> {
+              const { result } = yield* b.dispatch(tag(1), routingOf(c, b.member), payload(c, b, 1))
+              const a = yield* finishNormal(c, b, result, 1, true)
+              const l = yield* lowLatencyCall(c, b, 1)
+              return [a, l]
+            },
+            seed,
+          )
+        })
+        const [direct, ring] = rows
+        same(
+          direct!.map(r => r[1]),
+          direct!.map(r => r[0]),
+          'low-latency rows',
+          base,
+        )
+        same(ring, direct, 'rows through rings', base)
+      }
+    })
+
+    it('keeps two results of each mode alive at once, combined in any order', () => {
+      for (let seed = 0; seed < 40; seed++) {
+        const drawn = randomCase(seed + 9_000)
+        const c: EpCase = { ...drawn, config: { ...drawn.config, results: 2 } }
+        run(
+          make(c.config),
+          function* (b): Step<void> {
+            const sendNormal = function* (call: number) {
+              const handle = yield* b.notify(tag(call * 10), routingOf(c, b.member))
+              return yield* b.send(tag(call * 10), handle, payload(c, b, call))
+            }
+            const [n1, n2] = [yield* sendNormal(1), yield* sendNormal(2)]
+            const l3 = yield* b.sendLowLatency(tag(30), routingOf(c, b.member), payload(c, b, 3))
+            const l4 = yield* b.sendLowLatency(tag(40), routingOf(c, b.member), payload(c, b, 4))
+            const r4 = (yield* l4()).result
+            const r2 = (yield* n2()).result
+            const r3 = (yield* l3()).result
+            const r1 = (yield* n1()).result
+            expect([r1.handle.parity, r2.handle.parity].sort()).toEqual([0, 1])
+            expect([r3.handle.parity, r4.handle.parity].sort()).toEqual([0, 1])
+            checkNormal(c, b, r1, 1)
+            checkLowLatency(c, b, r3, 3)
+            yield* finishLowLatency(c, b, r4, 4)
+            yield* finishNormal(c, b, r1, 1, false)
+            const again = (yield* (yield* sendNormal(5))()).result
+            yield* finishNormal(c, b, again, 5, true)
+            yield* finishNormal(c, b, r2, 2, true)
+            yield* finishLowLatency(c, b, r3, 3)
+          },
+          seed,
+        )
+      }
+    })
+
+    it('lets a result wait while many others come and go', () => {
+      const c = plainCase()
+      run(make(c.config), function* (b): Step<void> {
+        const old = yield* b.sendLowLatency(tag(0), routingOf(c, b.member), payload(c, b, 0))
+        for (let call = 1; call < 30; call++) yield* lowLatencyCall(c, b, call)
+        const { result } = yield* old()
+        checkLowLatency(c, b, result, 0)
+        yield* finishLowLatency(c, b, result, 0)
+      })
+    })
+
+    it('sends dead members nothing, waits for none of them, and goes on after them', () => {
+      for (let seed = 0; seed < 30; seed++) {
+        const drawn = randomCase(seed + 20_000)
+        const dead = seed % drawn.size
+        const silent = drawn.tokens.map((n, m) => (m === dead ? 0 : n))
+        const c: EpCase = { ...drawn, tokens: silent }
+        const all = make(c.config)
+        const living = all.filter(b => b.member !== dead)
+        // What the dead one was in the middle of is dropped.
+        interleave(
+          living.map(function* (b): Step<void> {
+            yield* b.sendLowLatency(tag(1), routingOf(c, b.member), payload(c, b, 1))
+          }),
+          seed,
+        )
+        run(
+          living,
+          function* (b): Step<void> {
+            b.setActive(
+              c.tokens.map((_, m) => m !== dead),
+              1,
+            )
+            for (let call = 2; call < 5; call++) {
+              const { handle } = { handle: yield* normalCall(c, b, call, { dead }) }
+              expect(handle.sourceStart[dead]).toBe(handle.sourceStart[dead + 1])
+              yield* lowLatencyCall(c, b, call, dead)
+            }
+          },
+          seed,
+        )
+      }
+    })
+
+    it('takes rows that are quantised already and hands them out as they travelled', () => {
+      for (const dtype of ['bf16', 'fp8', 'int8'] as const)
+        for (const transit of ['direct', { channels: 1, chunkTokens: 1, ringTokens: 2 }] as const) {
+          const c = plainCase(({ config }) => ({
+            deliver: 'wire',
+            normal: { ...config.normal, dispatchWire: dtype, transit },
+            lowLatency: { ...config.lowLatency, dispatchWire: dtype, reduce: 'sender' },
+          }))
+          run(make(c.config), function* (b): Step<void> {
+            const first = (yield* b.dispatch(tag(0), routingOf(c, b.member), payload(c, b, 1))).result
+            expect(first.x.kind).toBe('wire')
+            yield* finishNormal(c, b, first, 1, true)
+            yield* lowLatencyCall(c, b, 1)
+          })
+        }
+    })
+
+    it('counts what it received, how full it got, and in which layout', () => {
+      const c = plainCase()
+      const buffers = make(c.config)
+      const received = run(buffers, function* (b): Step<number[]> {
+        const handle = yield* normalCall(c, b, 1)
+        yield* lowLatencyCall(c, b, 2)
+        const { layout } = handle
+        expect([...layout.tokensPerMember].reduce((a, n) => a + n, 0)).toBe(layout.tokenInMember.filter(Boolean).length)
+        expect([...layout.tokensPerExpert].reduce((a, n) => a + n, 0)).toBe(
+          c.ids[b.member]!.flat().filter(e => e >= 0).length,
+        )
+        expect(layout.tokensPerNode[0]).toBe(c.ids[b.member]!.filter(row => row.some(e => e >= 0)).length)
+        expect(b.statistics.peakReceived).toBe(handle.received)
+        expect(b.statistics.peakSlots).toBe(c.tokens[b.member])
+        return [...b.statistics.receivedPerExpert]
+      })
+      const pairs = c.ids.flat(2).filter(e => e >= 0)
+      expect(received.flat()).toEqual(
+        Array.from({ length: received.flat().length }, (_, e) => 2 * pairs.filter(p => p === e).length),
+      )
+    })
+
+    misuse(make)
+    disagreements(make)
+  })
+}
+
+const upTo = (n: number): number[] => Array.from({ length: n }, (_, i) => i)
+
+function writeConstant(o: ReturnType<typeof emptyRows>, row: number, width: number, value: number): void {
+  new Float32Array(o.span.buffer, o.span.byteOffset + 4 * (o.offset + row * o.stride), width).fill(value)
+}
+
+const payload = (c: EpCase, b: ExpertBuffer, call: number) =>
+  ({ kind: 'f32', rows: tokenRows(c, b.member, call) }) as const
+
+/** Misuse is an error with a code, and the buffers still work when the same misuse happened on all ranks. */
+function misuse(make: MakeExpertBuffers): void {
+  const refused = (code: string, c: EpCase, body: (b: ExpertBuffer) => Step<unknown>) => {
+    const buffers = make(c.config)
+    const codes = run(buffers, function* (b): Step<unknown> {
+      try {
+        yield* body(b)
+        return 'nothing was thrown'
+      } catch (error) {
+        return (error as { code?: string }).code ?? error
+      }
+    })
+    expect(codes).toEqual(buffers.map(() => code))
+    return buffers
+  }
+
+  it('refuses a third result alive, and works on', () => {
+    const c = plainCase()
+    for (const mode of ['normal', 'low-latency'] as const) {
+      const buffers = refused('SY_EP_TOO_MANY_RESULTS', c, function* (b) {
+        for (let i = 0; i < 3; i++) {
+          if (mode === 'normal') yield* b.dispatch(tag(i), routingOf(c, b.member), payload(c, b, i))
+          else yield* (yield* b.sendLowLatency(tag(i), routingOf(c, b.member), payload(c, b, i)))()
+        }
+      })
+      run(buffers, function* (b): Step<void> {
+        if (mode === 'normal') yield* lowLatencyCall(c, b, 5)
+        else yield* normalCall(c, b, 5)
+      })
+    }
+  })
+
+  it('refuses more tokens than slots or than the buffer was built for, and works on', () => {
+    const c = plainCase()
+    const { hidden } = c.config
+    const many = (b: ExpertBuffer) => ({ ...routingOf(c, b.member), tokens: c.config.lowLatency.slots + 1 })
+    const x = { kind: 'f32', rows: emptyRows(64, hidden) } as const
+    run(
+      refused('SY_EP_TOO_MANY_TOKENS', c, b => b.sendLowLatency(tag(1), many(b), x)),
+      b => lowLatencyCall(c, b, 2),
+    )
+    const more = (b: ExpertBuffer) => ({ ...routingOf(c, b.member), tokens: c.config.normal.maxTokens + 1 })
+    run(
+      refused('SY_EP_TOO_MANY_TOKENS', c, b => b.notify(tag(1), more(b))),
+      b => normalCall(c, b, 2),
+    )
+  })
+
+  it('refuses on all ranks what would overflow one, and works on', () => {
+    const c = plainCase(({ config }) => ({ normal: { ...config.normal, maxReceived: 1 } }))
+    run(
+      refused('SY_EP_RECEIVES_TOO_MUCH', c, b => b.notify(tag(1), routingOf(c, b.member))),
+      b => lowLatencyCall(c, b, 2),
+    )
+    const wide = plainCase()
+    run(
+      refused('SY_EP_RECEIVES_TOO_MUCH', wide, b => b.notify(tag(1), routingOf(wide, b.member), { worstCase: 1 })),
+      b => normalCall(wide, b, 2),
+    )
+  })
+
+  it('refuses halves out of order, twice, or with a handle of another buffer', () => {
+    const c = plainCase()
+    const elsewhere = make(c.config)
+    const foreign = run(elsewhere, b => b.notify(tag(1), routingOf(c, b.member)))
+    const out = (b: ExpertBuffer) => emptyRows(c.tokens[b.member]!, c.config.hidden)
+    const orders: ((b: ExpertBuffer) => Step<unknown>)[] = [
+      function* (b) {
+        const handle = yield* b.notify(tag(1), routingOf(c, b.member))
+        yield* b.sendCombine(tag(1), handle, out(b))
+      },
+      function* (b) {
+        const handle = yield* b.notify(tag(1), routingOf(c, b.member))
+        const receive = yield* b.send(tag(1), handle, payload(c, b, 1))
+        yield* receive()
+        yield* receive()
+      },
+      function* (b) {
+        const handle = yield* normalCall(c, b, 1)
+        yield* b.release(tag(1), handle)
+      },
+      b => b.send(tag(1), foreign[b.member]!, payload(c, b, 1)),
+      function* (b) {
+        const receive = yield* b.sendLowLatency(tag(1), routingOf(c, b.member), payload(c, b, 1))
+        const { result } = yield* receive()
+        const rows = expertRows(c, b, result, 1, 'experts')
+        yield* b.sendCombineLowLatency(tag(1), result.handle, rows, out(b))
+        yield* b.sendCombineLowLatency(tag(1), result.handle, rows, out(b))
+      },
+    ]
+    for (const order of orders) refused('SY_EP_WRONG_ORDER', c, order)
+  })
+
+  it('refuses an operation while another one runs', () => {
+    const c = plainCase()
+    const [b] = make(c.config)
+    const waiting = b!.notify(tag(1), routingOf(c, 0))
+    expect(waiting.next().done).toBe(false)
+    const codes = [
+      () => b!.notify(tag(2), routingOf(c, 0)).next(),
+      () => b!.sendLowLatency(tag(2), routingOf(c, 0), payload(c, b!, 1)).next(),
+    ].map(begin => {
+      try {
+        return begin()
+      } catch (error) {
+        return (error as { code?: string }).code
+      }
+    })
+    expect(codes).toEqual(['SY_EP_OVERLAP', 'SY_EP_OVERLAP'])
+  })
+
+  it('refuses rows of another shape, modes it was not built for and experts there are not', () => {
+    const c = plainCase(({ config }) => ({ lowLatency: { ...config.lowLatency, reduce: 'origin' } }))
+    const format = wireFormat('fp8', c.config.hidden)
+    const other = { kind: 'wire', rows: { format, span: emptyRows(64, 128).span } } as const
+    refused('SY_EP_SHAPE_CHANGED', c, b => b.sendLowLatency(tag(1), routingOf(c, b.member), other))
+    const short = { kind: 'f32', rows: emptyRows(1, c.config.hidden) } as const
+    refused('SY_EP_SHAPE_CHANGED', c, b =>
+      b.sendLowLatency(tag(1), routingOf(c, b.member), { ...short, rows: { ...short.rows, stride: 1 << 20 } }),
+    )
+    refused('SY_EP_SHAPE_CHANGED', c, function* (b) {
+      const receive = yield* b.sendLowLatency(tag(1), routingOf(c, b.member), payload(c, b, 1))
+      const { result } = yield* receive()
+      const rows = { kind: 'partials', rows: emptyRows(64, c.config.hidden) } as const
+      yield* b.sendCombineLowLatency(tag(2), result.handle, rows, emptyRows(9, c.config.hidden))
+    })
+    refused('SY_EP_BAD_EXPERT', { ...c, ids: c.ids.map(r => r.map(row => row.map(() => 9999))) }, b =>
+      b.notify(tag(1), routingOf({ ...c, ids: c.ids.map(r => r.map(row => row.map(() => 9999))) }, b.member)),
+    )
+    const { lowLatency: _, ...normalOnly } = c.config
+    const buffers = make(normalOnly)
+    expect(() => buffers[0]!.sendLowLatency(tag(1), routingOf(c, 0), payload(c, buffers[0]!, 1)).next()).toThrow(
+      /without low-latency mode/,
+    )
+  })
+}
+
+/** Ranks that do not do the same are told so, by field, instead of waiting for ever or reading wrong rows. */
+function disagreements(make: MakeExpertBuffers): void {
+  const c = plainCase()
+  const cases: [string, RegExp, (b: ExpertBuffer, odd: boolean) => Step<unknown>][] = [
+    ['layer', /layer is/, (b, odd) => b.notify({ ...tag(1), layer: odd ? 4 : 3 }, routingOf(c, b.member))],
+    ['operation', /program operation is/, (b, odd) => b.notify(tag(odd ? 2 : 1), routingOf(c, b.member))],
+    [
+      'kind of operation',
+      /operation is notify as rank \d has it, sendLowLatency on rank|operation is sendLowLatency as rank \d has it, notify/,
+      function* (b, odd) {
+        if (!odd) return yield* b.notify(tag(1), routingOf(c, b.member))
+        const receive = yield* b.sendLowLatency(tag(1), routingOf(c, b.member), payload(c, b, 1))
+        return yield* receive()
+      },
+    ],
+    ['worst case', /worst case/, (b, odd) => b.notify(tag(1), routingOf(c, b.member), { worstCase: odd ? 64 : 65 })],
+    [
+      'step',
+      /step is/,
+      (b, odd) => {
+        b.beginStep(odd ? 8 : 7)
+        return b.notify(tag(1), routingOf(c, b.member))
+      },
+    ],
+    [
+      'active members',
+      /active members/,
+      (b, odd) => {
+        b.setActive([true, true, !odd || b.member === 2], 1)
+        return b.notify(tag(1), routingOf(c, b.member))
+      },
+    ],
+  ]
+  it.each(cases)('names the field when a rank has another %s', (_, pattern, body) => {
+    let error: unknown
+    try {
+      run(make(c.config), b => body(b, b.member === 1))
+    } catch (e) {
+      error = e
+    }
+    expect((error as { code?: string }).code).toBe('SY_RANK_DISAGREES')
+    expect((error as Error).message).toMatch(pattern)
+  })
+}
