@@ -59,6 +59,7 @@ function text(report: ExplainReport, withProgram: boolean): string {
     `limits: context ${whole(limits.contextLength)} tokens, ${whole(limits.tokensPerStep)} rows a step and DP rank, ${limits.sequences} requests a DP rank, pages of ${limits.pageSize}`,
     '',
     ...(report.kvChoices.length > 1 ? [kvTable(report), ''] : []),
+    ...(report.expertBuffer.length > 0 ? [bufferTable(report), ''] : []),
     ...(report.collectives.length > 0 ? [collectiveTable(report)] : ['no collectives: one rank does everything']),
     ...(withProgram ? ['', 'program of a step', ...report.programText.map(line => `  ${line}`)] : []),
   ]
@@ -75,6 +76,17 @@ const kvTable = ({ kvChoices, parallel }: ExplainReport): string =>
       whole(c.tokensInAll),
     ]),
   )
+
+const bufferTable = ({ expertBuffer }: ExplainReport): string => {
+  const total = expertBuffer.reduce((sum, p) => sum + p.bytes, 0)
+  return table(
+    ['expert buffer of a rank', 'bytes', 'how it comes about', 'peers write it'],
+    [
+      ...expertBuffer.map(p => [p.part, bytes(p.bytes), p.formula, p.peers ? 'yes' : 'no']),
+      ['in all', bytes(total), '', ''],
+    ],
+  )
+}
 
 /** Collectives that differ only in their layer are one row. */
 function collectiveTable({ collectives }: ExplainReport): string {

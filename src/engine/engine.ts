@@ -114,6 +114,7 @@ export class Engine implements GenerationEngine {
         prefilledTokens: 0,
         cachedTokens: 0,
         retractions: 0,
+        dispatchSteps: { none: 0, normal: 0, low_latency: 0 },
       }
     })
     this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks, flags.pageSize)

@@ -1,4 +1,6 @@
 // What `switchyard explain` says about a model and its flags before anything is allocated: plain data.
+
+import { type EpBytes, expertBufferBytes } from '../comm/index.js'
 import type { EngineFlags } from '../config/flags.js'
 import { packedBytesOf } from '../formats/loader/index.js'
 import { groupOf, type ParallelSizes, type RankCoordinates } from '../parallel/index.js'
@@ -67,6 +69,8 @@ export interface ExplainReport {
     readonly sequences: number
     readonly pageSize: number
   }
+  /** Memory of the all-to-all of one rank, part by part; empty without one. */
+  readonly expertBuffer: readonly EpBytes[]
   readonly collectives: readonly ExplainedCollective[]
   readonly operations: readonly PrintedOperation[]
   /** The program as text, equal layers folded. */
@@ -82,8 +86,14 @@ export function explainModel(flags: EngineFlags): ExplainReport {
   const { sizes } = plan.topology
   const perToken = kvBytesPerToken(plan.spec, sizes.attnTp)
   const { limits } = plan
+  // A stack of experts is shared by the node; a rank reads only those it holds.
+  const slots = plan.placement ? plan.placement.physical / sizes.ep : 0
   const bytesOf = (rank: number) =>
-    plan.programs[rank]![0]!.weights.weights.reduce((sum, w) => sum + packedBytesOf(w, plan.dtype, device.packer), 0)
+    plan.programs[rank]![0]!.weights.weights.reduce((sum, w) => {
+      const whole = packedBytesOf(w, plan.dtype, device.packer)
+      const stack = w.form === 'matrix' && w.name.includes('.moe.') && w.pieces.length === plan.placement?.logical
+      return sum + (stack ? whole * Math.min(1, slots / w.pieces.length) : whole)
+    }, 0)
   return {
     model: {
       name: plan.name,
@@ -120,6 +130,7 @@ export function explainModel(flags: EngineFlags): ExplainReport {
       sequences: limits.sequences,
       pageSize: limits.pageSize,
     },
+    expertBuffer: plan.expertBuffer ? expertBufferBytes(plan.expertBuffer, 0) : [],
     collectives: program.operations.flatMap((op, operation) => explainCollective(op, operation)),
     operations: describeOperations(program),
     programText: printProgram(program),
@@ -174,15 +185,31 @@ const WHY: Partial<Record<Operation['kind'], Record<string, string>>> = {
 }
 
 function explainCollective(op: Operation, operation: number): ExplainedCollective[] {
-  if (
-    op.kind !== 'all_gather' &&
-    op.kind !== 'all_reduce' &&
-    op.kind !== 'reduce_scatter' &&
-    op.kind !== 'gather_columns'
-  ) {
-    return []
-  }
   const { kind, layer, label } = op
-  const { group } = op.args
-  return [{ operation, layer, kind, group, label, why: WHY[kind]?.[group] ?? '' }]
+  switch (op.kind) {
+    case 'all_gather':
+    case 'all_reduce':
+    case 'reduce_scatter':
+    case 'gather_columns': {
+      const { group } = op.args
+      return [{ operation, layer, kind, group, label, why: WHY[kind]?.[group] ?? '' }]
+    }
+    case 'dispatch_send':
+      return [
+        { operation, layer, kind, group: 'moe_ep', label, why: 'rows go only to the ranks that hold their experts' },
+      ]
+    case 'combine_send':
+      return [
+        {
+          operation,
+          layer,
+          kind,
+          group: 'moe_ep',
+          label,
+          why: 'each rank added its experts; the sums go back to where the row lives',
+        },
+      ]
+    default:
+      return []
+  }
 }

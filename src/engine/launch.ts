@@ -1,4 +1,6 @@
 // What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
+
+import type { ExpertBufferMemory } from '../comm/index.js'
 import type { ErrorFields } from '../config/errors.js'
 import type { KernelKind, WasmNode } from '../device/cpu/index.js'
 import type { MemorySpan } from '../device/memory.js'
@@ -38,6 +40,8 @@ export interface RankLaunch {
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */
   readonly forcedPadding: DpPaddingMode | null
+  /** null without an all-to-all backend. */
+  readonly expertBuffer: ExpertBufferMemory | null
   /** How an all-to-all chooses its mode, or null without one. */
   readonly dispatchRule: DispatchRule | null
   /** The ring that the rank's trace goes into, or null. */

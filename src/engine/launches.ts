@@ -1,4 +1,5 @@
 // Lends every rank its memory and makes the launches. Runs in the main thread, before any rank starts.
+import { lendExpertBuffer } from '../comm/index.js'
 import type { EngineFlags } from '../config/flags.js'
 import type { CpuDevice } from '../device/cpu/index.js'
 import type { MemoryLender, MemorySpan } from '../device/memory.js'
@@ -45,6 +46,7 @@ export function launchesOf(
   )
   /** Buffers of each rank that schedules, by its attention-DP index. */
   const leaders: Readonly<Record<string, MemorySpan>>[] = []
+  const expertBuffer = plan.expertBuffer ? lendExpertBuffer(lender, plan.expertBuffer) : null
   let kvBytes = 0
   const launches = topology.ranks.map((coordinates): RankLaunch => {
     const { rank, attnDp, ep } = coordinates
@@ -75,6 +77,7 @@ export function launchesOf(
       wasmNode: device.wasmNode,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
+      expertBuffer,
       dispatchRule: dispatchRule(plan, flags),
       trace: traceRecords > 0 ? lendTraceRing(lender, traceRecords) : null,
       drill,

@@ -170,6 +170,7 @@ export class NullEngine implements GenerationEngine {
         prefilledTokens: this.#prefilled,
         cachedTokens: 0,
         retractions: 0,
+        dispatchSteps: { none: 0, normal: 0, low_latency: 0 },
         voteWaitMs: 0,
         attentionPairs: 0,
       }

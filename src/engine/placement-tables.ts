@@ -5,7 +5,10 @@ import { i32View, type MemoryLender } from '../device/memory.js'
 import type { Placement } from '../eplb/index.js'
 import type { IdTables } from '../program/index.js'
 
-/** Tables of one expert-parallel rank: `held.L` [physical] and `replicas.L` [logical, 1 + most replicas]. */
+/**
+ * Tables of one expert-parallel rank: `held.L` [physical] and `local.L` [own slots] give rows of the stack, -1 = not here;
+ * `replicas.L` [logical, 1 + most replicas] gives a count and physical experts.
+ */
 export function placementTables(placement: Placement, epRank: number, lender: MemoryLender): IdTables {
   const { layers, logical, physical, cluster, maxReplicas } = placement
   const before = cluster.slotsPerGpu.slice(0, epRank).reduce((a, b) => a + b, 0)
@@ -18,6 +21,11 @@ export function placementTables(placement: Placement, epRank: number, lender: Me
     for (let p = before; p < before + slots; p++) heldIds[p] = placement.physicalToLogical[layer * physical + p]!
     spans[`held.${layer}`] = held
     columns[`held.${layer}`] = 1
+
+    const local = lender.lend(Math.max(1, slots) * 4, `own experts of layer ${layer}`)
+    i32View(local).set(heldIds.subarray(before, before + slots))
+    spans[`local.${layer}`] = local
+    columns[`local.${layer}`] = 1
 
     const width = 1 + maxReplicas
     const replicas = lender.lend(logical * width * 4, `replicas of layer ${layer}`)

@@ -1,10 +1,11 @@
 // Everything a rank works with, built once from its launch: views, kernels, communicators, scheduler. No module state, so
 // that many ranks can live in one thread.
-import { type Communicator, ShmCommunicator } from '../comm/index.js'
+import { type Communicator, type ExpertBuffer, ShmCommunicator, ShmExpertBuffer } from '../comm/index.js'
 import { createCpuDevice } from '../device/cpu/index.js'
 import { f32View, i32View } from '../device/memory.js'
 import { PagePool } from '../kvcache/index.js'
 import type { ProgramVariant } from '../models/index.js'
+import { LowLatencyDispatcher, NormalDispatcher } from '../moe/index.js'
 import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/index.js'
 import type { Clock } from '../runtime/clock.js'
 import { ControlBlock, type StatusWriter } from '../runtime/control.js'
@@ -28,6 +29,8 @@ export interface RankContext {
   /** Name of the kernels, for reports. */
   readonly kernels: string
   readonly groups: Readonly<Record<ProgramGroup, Communicator>>
+  /** null without an all-to-all backend. */
+  readonly expertBuffer: ExpertBuffer | null
   readonly pool: PagePool
   readonly scheduler: Scheduler
   /** Member 0 of its attention-TP group: it schedules, samples for the caller and reports. The others follow. */
@@ -57,6 +60,10 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     attnDp: new ShmCommunicator(control, launch.groups.attnDp, rank),
     attnTp: new ShmCommunicator(control, launch.groups.attnTp, rank),
   }
+  const expertBuffer = launch.expertBuffer ? new ShmExpertBuffer(launch.expertBuffer, rank) : null
+  const dispatchers = expertBuffer
+    ? { normal: new NormalDispatcher(expertBuffer), low_latency: new LowLatencyDispatcher(expertBuffer) }
+    : {}
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
   const trace = launch.trace ? new TraceRecorder(launch.trace, traceClock) : null
   const drill = new DrillMaster(launch.drill, rank)
@@ -71,7 +78,7 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
         ropeTables: launch.ropeTables,
         idTables: launch.idTables,
         groups,
-        dispatchers: {},
+        dispatchers,
       }),
     )
   const split = (_: ProgramVariant, index: number) => {
@@ -85,6 +92,7 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     status: control.statusWriter(rank, trace),
     kernels: device.name,
     groups,
+    expertBuffer,
     pool,
     scheduler: new Scheduler(pool, {
       chunkedPrefillSize: launch.chunkedPrefillSize,

@@ -32,6 +32,7 @@ export class Rank {
   readonly #votes: Int32Array
   readonly #editor = new LogitEditor()
   readonly #delayer: PrefillDelayer
+  readonly #dispatchSteps = { none: 0, normal: 0, low_latency: 0 }
   #prefillable: readonly boolean[] = []
   #stopping = false
   #previousPlanHash = 0
@@ -70,6 +71,7 @@ export class Rank {
       yield* this.#publish(batch)
       status.phase('forward')
       const variant = variantOf(launch.variants, plan)
+      this.#dispatchSteps[plan.dispatch]++
       status.program(variant)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
       trace?.rows(values.rows)
@@ -111,6 +113,7 @@ export class Rank {
     status.phase('voting')
     drill.beginStep(step)
     for (const group of Object.values(groups)) group.beginStep(step)
+    this.context.expertBuffer?.beginStep(step)
     castVote(
       batch,
       {
@@ -166,6 +169,7 @@ export class Rank {
       usedTokens: scheduler.usedTokens,
       totalTokens: pool.totalTokens,
       ...counters,
+      dispatchSteps: { ...this.#dispatchSteps },
       voteWaitMs: this.#voteWait,
       attentionPairs: batch.attentionPairs,
     }

@@ -123,6 +123,8 @@ export interface DpRankState {
   readonly prefilledTokens: number
   readonly cachedTokens: number
   readonly retractions: number
+  /** Steps with tokens by how rows reached their experts. */
+  readonly dispatchSteps: Readonly<Record<'none' | 'normal' | 'low_latency', number>>
   /** Milliseconds the last step with tokens waited for the votes of other ranks. */
   readonly voteWaitMs: number
   /** Causal (query, key) pairs of the last step's batch. */

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { bufferBytes, type Program, ProgramBuilder, planArena, printProgram } from './index.js'
 
-const bounds = { tokens: 7, logitRows: 3 }
+const bounds = { tokens: 7, padded: 7, gathered: 14, slice: 4, received: 7, logitRows: 3, gatheredLogits: 6 }
 
 /** A random chain of copies and adds over named buffers, as layers make them. */
 const randomProgram = fc
