@@ -94,6 +94,7 @@ export async function* runChoices(
     }
     mailbox.close()
   }
+  let over = false
   try {
     requests.forEach((request, index) => {
       pump(request, index).catch((error: unknown) => {
@@ -103,12 +104,15 @@ export async function* runChoices(
     })
     for (;;) {
       const batch = await mailbox.take()
-      if (batch === null) return
+      if (batch === null) {
+        over = true
+        return
+      }
       yield batch
     }
   } finally {
     ticket.signal.removeEventListener('abort', interrupted)
-    stop.abort()
+    if (!over) stop.abort()
   }
 }
 

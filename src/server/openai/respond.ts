@@ -1,9 +1,9 @@
 // From engine requests to an HTTP answer, whole or streamed, for completions and chat alike. The two differ only in the
 // shape of their chunks, which they pass in.
-import type { GenerationEvent, Usage } from '../../engine/request.js'
+import type { GenerationEvent } from '../../engine/request.js'
 import type { RequestContext } from '../context.js'
 import type { Ticket } from '../lifecycle.js'
-import { SSE_DONE, sseData } from '../sse.js'
+import { SSE_DONE } from '../sse.js'
 import { streamBlocks } from '../stream.js'
 import { addUsage, type Choice, collectChoices, NO_USAGE, runChoices, usageBody } from './choices.js'
 import type { Job } from './fan-out.js'
@@ -57,13 +57,11 @@ async function* encodeBlocks(
 ): AsyncGenerator<string, void, undefined> {
   const wantsUsage = body.stream_options?.include_usage === true
   const withIds = body.return_token_ids === true
-  const chunk = (choices: readonly unknown[], usage: Usage | null): string =>
-    sseData({
-      ...shape.head,
-      object: shape.chunkName,
-      choices,
-      ...(wantsUsage ? { usage: usage === null ? null : usageBody(usage) } : {}),
-    })
+  // All chunks but the last differ in their one choice only: the rest is written once.
+  const head = JSON.stringify({ ...shape.head, object: shape.chunkName }).slice(0, -1)
+  const before = `data: ${head},"choices":[`
+  const after = wantsUsage ? '],"usage":null}\n\n' : ']}\n\n'
+  const chunk = (choice: Fields): string => before + JSON.stringify(choice) + after
   const begun = new Set<number>()
   let usage = NO_USAGE
   for await (const batch of runChoices(ticket, job.requests)) {
@@ -72,16 +70,16 @@ async function* encodeBlocks(
       if (!begun.has(index)) {
         begun.add(index)
         const delta = shape.firstDelta(index, event)
-        if (delta !== null) block += chunk([delta], null)
+        if (delta !== null) block += chunk(delta)
       }
       const shown = event.text !== '' || event.logprobs !== undefined || (withIds && event.tokenIds.length > 0)
-      if (shown) block += chunk([shape.delta(index, event)], null)
+      if (shown) block += chunk(shape.delta(index, event))
       if (event.finish === null) continue
-      block += chunk([shape.lastDelta(index, event.finish.reason)], null)
+      block += chunk(shape.lastDelta(index, event.finish.reason))
       usage = addUsage(usage, event.finish.usage, index % job.choices === 0)
     }
     if (block !== '') yield block
   }
   context.note({ prompt_tokens: usage.promptTokens, completion_tokens: usage.completionTokens })
-  yield `${wantsUsage ? chunk([], usage) : ''}${SSE_DONE}`
+  yield (wantsUsage ? `${before}],"usage":${JSON.stringify(usageBody(usage))}}\n\n` : '') + SSE_DONE
 }
