@@ -129,3 +129,20 @@ export function toRankRequest(
     priority: request.priority ?? 0,
   }
 }
+
+/** A prompt whose logits are wanted at every position; nothing is drawn. */
+export const toLogitsRequest = (id: string, ids: readonly number[]): RankRequest => ({
+  id,
+  inputIds: Int32Array.from(ids),
+  maxTokens: 0,
+  temperature: 0,
+  topP: 1,
+  topK: 0,
+  minP: 0,
+  seedLow: 0,
+  seedHigh: 0,
+  endTokenIds: [],
+  wantLogits: true,
+  isHealthCheck: false,
+  priority: 0,
+})

@@ -6,12 +6,12 @@ import type { EngineFlags } from '../config/flags.js'
 import type { Tokenizer } from '../formats/tokenizer/index.js'
 import { ControlBlock } from '../runtime/control.js'
 import { DpRouter, type RequestProgress } from '../scheduler/index.js'
-import { checkRequest, checkTokens, type RequestLimits, toRankRequest } from './check-request.js'
+import { checkRequest, checkTokens, type RequestLimits, toLogitsRequest, toRankRequest } from './check-request.js'
 import { EncodeAside } from './encode-aside.js'
 import { EngineError, RequestError } from './errors.js'
-import { EventQueue } from './event-queue.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
+import { LiveRequest } from './live-request.js'
 import {
   type EngineHooks,
   loadModelWeights,
@@ -20,47 +20,17 @@ import {
   openTokenizer,
   planModel,
 } from './load-model.js'
+import { LogitsCollector } from './logits-collector.js'
 import { RankHost } from './rank-host.js'
-import type {
-  DpRankState,
-  FinishReason,
-  GenerationEngine,
-  GenerationEvent,
-  GenerationRequest,
-  TokenLogprob,
+import {
+  type DpRankState,
+  freshState,
+  type GenerationEngine,
+  type GenerationEvent,
+  type GenerationRequest,
 } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
-import { TextStream } from './text-stream.js'
 import { EngineTrace } from './trace.js'
-
-/** A request that runs, as the main thread sees it. */
-interface Live {
-  readonly id: string
-  readonly dpRank: number
-  readonly request: GenerationRequest
-  readonly events: EventQueue<GenerationEvent>
-  readonly text: TextStream
-  readonly arrived: number
-  admitted: number
-  firstToken: number
-  completionTokens: number
-  cachedTokens: number
-  /** Collected until the first event takes them along. */
-  promptLogprobs: (TokenLogprob | null)[] | null
-  readonly detach: () => void
-}
-
-/** What a step drew for a request. */
-type Drawn = Pick<GenerationEvent, 'tokenIds' | 'logprobs'>
-
-interface LogitsCollector {
-  readonly rows: Float32Array
-  at: number
-  resolve(rows: Float32Array): void
-  reject(error: Error): void
-}
-
-const absoluteNow = (): number => performance.timeOrigin + performance.now()
 
 export class Engine implements GenerationEngine {
   readonly plan: ModelPlan
@@ -69,7 +39,7 @@ export class Engine implements GenerationEngine {
   readonly failure: Promise<Error>
   readonly #facts: Readonly<Record<string, unknown>>
   readonly #limits: RequestLimits
-  readonly #live = new Map<string, Live>()
+  readonly #live = new Map<string, LiveRequest>()
   readonly #logits = new Map<string, LogitsCollector>()
   readonly #states: DpRankState[]
   readonly #seed: bigint
@@ -101,22 +71,7 @@ export class Engine implements GenerationEngine {
     const dpRanks = plan.topology.sizes.attnDp
     const { vocabSize, eosTokenIds } = plan.spec
     this.#limits = { contextLength, poolTokens: kvSlots, vocabSize, dpRanks, eosTokenIds }
-    this.#states = Array.from({ length: dpRanks }, (_, dpRank) => {
-      return {
-        dpRank,
-        running: 0,
-        waiting: 0,
-        usedTokens: 0,
-        totalTokens: kvSlots,
-        steps: 0,
-        voteWaitMs: 0,
-        attentionPairs: 0,
-        prefilledTokens: 0,
-        cachedTokens: 0,
-        retractions: 0,
-        dispatchSteps: { none: 0, normal: 0, low_latency: 0 },
-      }
-    })
+    this.#states = Array.from({ length: dpRanks }, (_, dpRank) => freshState(dpRank, kvSlots))
     this.#router = new DpRouter(flags.loadBalanceMethod, dpRanks, flags.pageSize)
     this.#aside = new EncodeAside(plan.directory)
     this.#seed = flags.randomSeed === null ? randomBytes(8).readBigUInt64LE() : BigInt(flags.randomSeed)
@@ -190,31 +145,16 @@ export class Engine implements GenerationEngine {
     if (this.#live.has(id)) throw new RequestError('SY_REQUEST_DUPLICATE_ID', { id })
     const seed = request.sampling.seed ?? this.#seed + BigInt(this.#counter)
     this.#counter++
-    const abort = () => this.#abort(id)
-    const events = new EventQueue<GenerationEvent>(abort)
-    const { signal } = request
-    const live: Live = {
-      id,
-      dpRank: this.#router.pick(request.inputIds, request.routedDpRank),
-      request,
-      events,
-      text: new TextStream(this.tokenizer, request.sampling.stop, request.sampling.minTokens ?? 0),
-      promptLogprobs: request.promptTopLogprobs === undefined ? null : [null],
-      arrived: absoluteNow(),
-      admitted: 0,
-      firstToken: 0,
-      completionTokens: 0,
-      cachedTokens: 0,
-      detach: () => signal?.removeEventListener('abort', abort),
-    }
+    const dpRank = this.#router.pick(request.inputIds, request.routedDpRank)
+    const live = new LiveRequest(id, dpRank, request, this.tokenizer, () => this.#abort(id))
     this.#live.set(id, live)
-    if (signal?.aborted) {
-      this.#finish(live, {}, 'abort')
-      return events
+    if (request.signal?.aborted) {
+      live.cancel()
+      this.#forget(live)
+    } else {
+      this.#send(dpRank, { kind: 'request', request: toRankRequest(id, request, seed, this.#limits.eosTokenIds) })
     }
-    signal?.addEventListener('abort', abort, { once: true })
-    this.#send(live.dpRank, { kind: 'request', request: toRankRequest(id, request, seed, this.#limits.eosTokenIds) })
-    return events
+    return live.events
   }
 
   /** Logits [ids.length, vocab] of every position of a prompt. */
@@ -227,22 +167,10 @@ export class Engine implements GenerationEngine {
       throw new RequestError('SY_REQUEST_TOO_LONG', fields)
     }
     const id = `logits-${this.#counter++}`
-    const params = {
-      temperature: 0,
-      topP: 1,
-      topK: 0,
-      minP: 0,
-      seedLow: 0,
-      seedHigh: 0,
-      endTokenIds: [],
-      isHealthCheck: false,
-      priority: 0,
-    }
-    return new Promise((resolve, reject) => {
-      this.#logits.set(id, { rows: new Float32Array(ids.length * this.vocabSize), at: 0, resolve, reject })
-      const request = { id, inputIds: Int32Array.from(ids), maxTokens: 0, wantLogits: true, ...params }
-      this.#send(0, { kind: 'request', request })
-    })
+    const collector = new LogitsCollector(ids.length, this.vocabSize)
+    this.#logits.set(id, collector)
+    this.#send(0, { kind: 'request', request: toLogitsRequest(id, ids) })
+    return collector.rows
   }
 
   /** Ends a request early, as its signal would. @returns whether it was running */
@@ -334,99 +262,24 @@ export class Engine implements GenerationEngine {
     this.#states[attnDp] = report.state
     this.#router.reported(attnDp, report.state.attentionPairs)
     const logprobs = new Map(report.logprobs?.map(found => [found.id, found]))
-    for (const progress of report.progress) {
-      const live = this.#live.get(progress.id)
-      if (live) this.#advance(live, progress, logprobs.get(progress.id))
-      else if (report.logits) this.#collect(progress, report.logits)
+    for (const progress of report.progress) this.#onProgress(progress, report.logits, logprobs.get(progress.id))
+  }
+
+  #onProgress(progress: RequestProgress, logits: Float32Array | null, logprobs: RequestLogprobs | undefined): void {
+    const live = this.#live.get(progress.id)
+    if (live) {
+      if (progress.token !== null) this.#router.drew(live.dpRank, 1)
+      const stillRuns = live.advance(progress, logprobs)
+      if (stillRuns) this.#send(live.dpRank, { kind: 'abort', id: live.id })
+      if (live.ended) this.#forget(live)
+    } else if (logits && this.#logits.get(progress.id)?.add(progress, logits)) {
+      this.#logits.delete(progress.id)
+      this.#noteIdle()
     }
   }
 
-  #collect(progress: RequestProgress, logits: Float32Array): void {
-    const collector = this.#logits.get(progress.id)
-    if (!collector) return
-    const from = progress.logitRow * this.vocabSize
-    const rows = logits.subarray(from, from + progress.logitRows * this.vocabSize)
-    collector.rows.set(rows, collector.at)
-    collector.at += rows.length
-    if (!progress.end) return
-    this.#logits.delete(progress.id)
-    collector.resolve(collector.rows)
-    this.#noteIdle()
-  }
-
-  /** One token of one request: text, ends, events. */
-  #advance(
-    live: Live,
-    { token, end, admittedAt, cachedTokens }: RequestProgress,
-    found: RequestLogprobs | undefined,
-  ): void {
-    // By place, so that a prompt computed twice is reported once.
-    found?.prompt.forEach((logprob, i) => {
-      if (live.promptLogprobs) live.promptLogprobs[found.promptFrom + i] = logprob
-    })
-    live.admitted ||= admittedAt
-    live.cachedTokens = cachedTokens
-    if (token === null) {
-      if (end !== null && live.request.sampling.maxTokens === 0) this.#finish(live, {}, 'length')
-      return
-    }
-    live.firstToken ||= absoluteNow()
-    live.completionTokens++
-    this.#router.drew(live.dpRank, 1)
-    const drawn: Drawn = found?.drawn ? { tokenIds: [token], logprobs: [found.drawn] } : { tokenIds: [token] }
-    if (end === 'stop') {
-      this.#finish(live, { ...drawn, text: live.text.flush().text }, 'stop', token)
-      return
-    }
-    const { text, stopped } = live.text.push(token)
-    if (stopped) {
-      if (end === null) this.#send(live.dpRank, { kind: 'abort', id: live.id })
-      this.#finish(live, { ...drawn, text }, 'stop', live.text.matched)
-    } else if (end === 'length') {
-      const rest = live.text.flush()
-      const whole = { ...drawn, text: text + rest.text }
-      if (rest.stopped) this.#finish(live, whole, 'stop', live.text.matched)
-      else this.#finish(live, whole, 'length')
-    } else {
-      live.events.push({ text, ...drawn, ...this.#takePromptLogprobs(live), finish: null, dpRank: live.dpRank })
-    }
-  }
-
-  #takePromptLogprobs(live: Live): { promptLogprobs?: readonly (TokenLogprob | null)[] } {
-    const { promptLogprobs } = live
-    if (promptLogprobs === null) return {}
-    live.promptLogprobs = null
-    return { promptLogprobs }
-  }
-
-  #finish(live: Live, last: Partial<Drawn> & { text?: string }, reason: FinishReason, matched?: string | number): void {
-    const now = absoluteNow()
-    const usage = {
-      promptTokens: live.request.inputIds.length,
-      completionTokens: live.completionTokens,
-      cachedTokens: live.cachedTokens,
-    }
-    const timings = {
-      queueMs: Math.max(0, (live.admitted || now) - live.arrived),
-      firstTokenMs: (live.firstToken || now) - live.arrived,
-      totalMs: now - live.arrived,
-    }
-    const finish = { reason, usage, timings, ...(matched === undefined ? {} : { matched }) }
-    live.events.push({
-      text: '',
-      tokenIds: [],
-      ...last,
-      ...this.#takePromptLogprobs(live),
-      finish,
-      dpRank: live.dpRank,
-    })
-    live.events.end()
-    this.#forget(live)
-  }
-
-  #forget(live: Live): void {
-    live.detach()
-    this.#router.finished(live.dpRank, live.request.inputIds.length + live.completionTokens)
+  #forget(live: LiveRequest): void {
+    this.#router.finished(live.dpRank, live.tokens)
     this.#live.delete(live.id)
     this.#noteIdle()
   }
@@ -435,15 +288,13 @@ export class Engine implements GenerationEngine {
     const live = this.#live.get(id)
     if (!live) return
     this.#send(live.dpRank, { kind: 'abort', id })
-    this.#finish(live, { text: live.text.flush().text }, 'abort')
+    live.cancel()
+    this.#forget(live)
   }
 
   #onFailure(error: Error): void {
     this.#failed = error
-    for (const live of this.#live.values()) {
-      live.detach()
-      live.events.fail(error)
-    }
+    for (const live of this.#live.values()) live.fail(error)
     for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(error)
     this.#live.clear()
     this.#logits.clear()

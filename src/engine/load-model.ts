@@ -21,7 +21,7 @@ import {
   type ProgramVariant,
   type RankLayout,
 } from '../models/index.js'
-import { expertBufferConfig } from '../moe/index.js'
+import { checkSlots, dispatchNotes, expertBufferConfig } from '../moe/index.js'
 import {
   buildTopology,
   type ModelFacts,
@@ -77,7 +77,10 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
   const directory = resolve(flags.modelPath)
   const { spec, generation } = readModelSpec(directory, flags.jsonModelOverrideArgs ?? undefined)
   const dtype = flags.dtype === 'float32' || (flags.dtype === 'auto' && spec.dtype === 'float32') ? 'f32' : 'bf16'
-  const parallel = resolveParallel(flags, modelFacts(spec))
+  const facts = modelFacts(spec)
+  const resolved = resolveParallel(flags, facts)
+  const parallel = { ...resolved, notes: [...resolved.notes, ...dispatchNotes(flags, facts.experts > 0)] }
+  if (facts.experts > 0) checkSlots(flags, { ...flags, attnTp: parallel.sizes.attnTp })
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
@@ -96,8 +99,11 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
     weights: weightBytes,
   }
   const limits = programLimits(flags, spec, topology.sizes, memory)
+  const expertBuffer = expertBufferOf(wiring, limits)
   const agreed = JSON.stringify({
     spec,
+    variants,
+    expertBuffer,
     dtype,
     limits,
     gather: flags.dpGather,
@@ -117,7 +123,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
     limits,
     variants,
     programs: build(limits),
-    expertBuffer: expertBufferOf(wiring, limits),
+    expertBuffer,
     weights,
     weightBytes,
     configHash: hashWords(Buffer.from(agreed)),

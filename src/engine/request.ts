@@ -131,6 +131,22 @@ export interface DpRankState {
   readonly attentionPairs: number
 }
 
+/** The state of a rank that has done nothing yet. */
+export const freshState = (dpRank: number, totalTokens: number): DpRankState => ({
+  dpRank,
+  running: 0,
+  waiting: 0,
+  usedTokens: 0,
+  totalTokens,
+  steps: 0,
+  prefilledTokens: 0,
+  cachedTokens: 0,
+  retractions: 0,
+  dispatchSteps: { none: 0, normal: 0, low_latency: 0 },
+  voteWaitMs: 0,
+  attentionPairs: 0,
+})
+
 /** The engine as servers and tools see it. Implementations: engine/engine.ts. */
 export interface GenerationEngine {
   /** Name under which the model is served. */
