@@ -120,7 +120,7 @@ export const PARALLEL_FLAGS = {
     choices: ['auto', 'f32', 'bf16', 'fp8', 'int8'],
     default: 'auto',
     group: 'Experts',
-    help: 'what rows travel as; auto is f32 on the CPU',
+    help: 'what rows travel to experts as; auto is f32 on the CPU; all but f32 come back as bf16',
   },
   deepepNumMaxDispatchTokensPerRank: {
     name: 'deepep-num-max-dispatch-tokens-per-rank',
@@ -130,15 +130,15 @@ export const PARALLEL_FLAGS = {
     default: 128,
     env: 'SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK',
     group: 'Experts',
-    help: 'low-latency slots of a rank',
+    help: 'low-latency slots: tokens a rank may bring to one low-latency dispatch',
   },
   deepepConfig: {
     name: 'deepep-config',
-    type: 'json',
+    type: 'string',
     default: null,
     defaultHelp: 'rows go straight to their place',
     group: 'Experts',
-    help: 'chunk and ring sizes of normal dispatch, in the keys of DeepEP: {"normal_dispatch": {"num_sms": 4, "num_max_nvl_chunked_send_tokens": 6, "num_max_nvl_chunked_recv_tokens": 256}}',
+    help: 'JSON, or a JSON file: chunk and ring sizes of normal dispatch, in the keys of DeepEP: {"normal_dispatch": {"num_sms": 4, "num_max_nvl_chunked_send_tokens": 6, "num_max_nvl_chunked_recv_tokens": 256}}',
   },
   epNumRedundantExperts: {
     name: 'ep-num-redundant-experts',

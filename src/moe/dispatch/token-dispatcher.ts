@@ -12,6 +12,8 @@ import { Unreachable } from '../../config/errors.js'
 import type { Operand } from '../../device/ops.js'
 import type { ExpertDispatcher, ReceivedTokens } from '../../program/index.js'
 import type { Step } from '../../runtime/wait.js'
+import type { TrafficObserver } from '../../trace/index.js'
+import { DispatchTraffic } from './traffic.js'
 
 const STAGES = ['initial', 'sent', 'received', 'results sent'] as const
 type Stage = (typeof STAGES)[number]
@@ -39,14 +41,19 @@ export class NormalDispatcher implements ExpertDispatcher {
   #handle: NormalHandle | null = null
   #receive: Hook<NormalReceived> | null = null
   #receiveResults: Hook<Operand> | null = null
+  readonly #traffic: DispatchTraffic | null
 
-  constructor(buffer: ExpertBuffer) {
+  /** @param trace hears what moves between ranks */
+  constructor(buffer: ExpertBuffer, trace: TrafficObserver | null = null) {
     this.#buffer = buffer
+    const { normal } = buffer.config
+    this.#traffic = trace && normal ? new DispatchTraffic(buffer, normal, trace) : null
   }
 
   *send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void> {
     this.#stage.enter('initial', 'sent')
     this.#handle = yield* this.#buffer.notify(tag, { tokens, ids, weights })
+    this.#traffic?.dispatched(this.#handle.layout)
     this.#receive = yield* this.#buffer.send(tag, this.#handle, { kind: 'f32', rows: x })
   }
 
@@ -55,18 +62,22 @@ export class NormalDispatcher implements ExpertDispatcher {
     const { result, done } = yield* this.#receive!()
     if (!done.done) yield* done.wait()
     const { ids, weights, partials, handle } = result
+    const { member } = this.#buffer
+    this.#traffic?.arrived(handle.received, handle.sourceStart[member + 1]! - handle.sourceStart[member]!)
     return { rows: handle.received, x: plainRows(result.x), ids, weights, partials }
   }
 
   *sendResults(tag: CollectiveTag, partials: Operand, out: Operand): Step<void> {
     this.#stage.enter('received', 'results sent')
     this.#receiveResults = yield* this.#buffer.sendCombine(tag, this.#handle!, out, { partials })
+    this.#traffic?.resultsSent()
   }
 
   *receiveResults(): Step<void> {
     this.#stage.enter('results sent', 'initial')
     const { done } = yield* this.#receiveResults!()
     if (!done.done) yield* done.wait()
+    this.#traffic?.resultsArrived()
   }
 }
 
@@ -77,14 +88,20 @@ export class LowLatencyDispatcher implements ExpertDispatcher {
   #receive: Hook<LowLatencyReceived> | null = null
   #received: LowLatencyReceived | null = null
   #receiveResults: Hook<Operand> | null = null
+  readonly #traffic: DispatchTraffic | null
 
-  constructor(buffer: ExpertBuffer) {
+  /** @param trace hears what moves between ranks */
+  constructor(buffer: ExpertBuffer, trace: TrafficObserver | null = null) {
     this.#buffer = buffer
+    const { lowLatency } = buffer.config
+    this.#traffic = trace && lowLatency ? new DispatchTraffic(buffer, lowLatency, trace) : null
   }
 
   *send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void> {
     this.#stage.enter('initial', 'sent')
-    this.#receive = yield* this.#buffer.sendLowLatency(tag, { tokens, ids, weights }, { kind: 'f32', rows: x })
+    const routing = { tokens, ids, weights }
+    this.#receive = yield* this.#buffer.sendLowLatency(tag, routing, { kind: 'f32', rows: x })
+    if (this.#traffic?.active) this.#traffic.dispatched(this.#buffer.layout(routing))
   }
 
   *receive(): Step<ReceivedTokens> {
@@ -92,7 +109,8 @@ export class LowLatencyDispatcher implements ExpertDispatcher {
     const { result, done } = yield* this.#receive!()
     if (!done.done) yield* done.wait()
     this.#received = result
-    const { ids, weights, capacity } = result
+    const { ids, weights, capacity, tokensPerSource } = result
+    this.#traffic?.arrived(sumOf(tokensPerSource), tokensPerSource[this.#buffer.member]!)
     return { rows: capacity, x: plainRows(result.x), ids, weights, partials: null }
   }
 
@@ -100,11 +118,19 @@ export class LowLatencyDispatcher implements ExpertDispatcher {
     this.#stage.enter('received', 'results sent')
     const rows = { kind: 'partials' as const, rows: partials }
     this.#receiveResults = yield* this.#buffer.sendCombineLowLatency(tag, this.#received!.handle, rows, out)
+    this.#traffic?.resultsSent()
   }
 
   *receiveResults(): Step<void> {
     this.#stage.enter('results sent', 'initial')
     const { done } = yield* this.#receiveResults!()
     if (!done.done) yield* done.wait()
+    this.#traffic?.resultsArrived()
   }
+}
+
+function sumOf(counts: Int32Array): number {
+  let sum = 0
+  for (let i = 0; i < counts.length; i++) sum += counts[i]!
+  return sum
 }
