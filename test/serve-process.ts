@@ -59,6 +59,10 @@ export class ServeProcess implements AsyncDisposable {
     }
   }
 
+  get pid(): number {
+    return this.#child.pid!
+  }
+
   signal(name: NodeJS.Signals): void {
     this.#child.kill(name)
   }

@@ -3,6 +3,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { engineFlags } from '../../src/config/flags.js'
 import { type Engine, startEngine } from '../../src/engine/index.js'
+import { until } from '../serve-echo.js'
 import { type ServedEngine, serveEngine } from './serve-engine.js'
 
 interface Completion {
@@ -257,6 +258,47 @@ describe('/generate', () => {
     const all = await ask({ ...body, logprob_start_len: 0, sampling_params: { max_new_tokens: 0 } })
     expect(all.meta_info.input_token_logprobs[0]![0]).toBeNull()
     expect(all.output_ids).toEqual([])
+  })
+})
+
+describe('control', () => {
+  const long = { text: PROMPT, sampling_params: { max_new_tokens: 200, ignore_eos: true } }
+  const post = async (path: string, body: object = {}) => (await served.post(path, body)).json()
+  const running = () => engine.state().reduce((sum, s) => sum + s.running, 0)
+
+  it('/abort_request ends one request by its id, and all of them', async () => {
+    const one = served.post('/generate', { ...long, rid: 'one' })
+    const other = served.post('/generate', { ...long, rid: 'other' })
+    await until(() => running() === 2, 'both run')
+    expect(await post('/abort_request', { rid: 'one' })).toEqual({ success: true, aborted: 1 })
+    expect((await one).status).toBe(503)
+    expect(await post('/abort_request', { rid: 'never' })).toEqual({ success: true, aborted: 0 })
+    expect(await post('/abort_request', { abort_all: true })).toEqual({ success: true, aborted: 1 })
+    expect((await other).status).toBe(503)
+    expect((await served.post('/abort_request', {})).status).toBe(400)
+  })
+
+  it('/pause_generation stops tokens until /continue_generation', async () => {
+    await post('/pause_generation')
+    let done = false
+    const answer = served.json<Native>('/generate', { text: PROMPT, sampling_params: { max_new_tokens: 2 } })
+    void answer.then(() => {
+      done = true
+    })
+    await new Promise(resolve => setTimeout(resolve, 150))
+    expect(done).toBe(false)
+    await post('/continue_generation')
+    expect((await answer).output_ids).toHaveLength(2)
+  })
+
+  it('/flush_cache forgets prefixes', async () => {
+    const prompt = 'A prefix that is long enough for more than one page of the cache, and then some more words.'
+    const ask = () =>
+      served.json<Native>('/generate', { text: prompt, sampling_params: { max_new_tokens: 1 }, routed_dp_rank: 0 })
+    await ask()
+    expect((await ask()).meta_info['cached_tokens']).toBeGreaterThan(0)
+    expect((await post('/flush_cache')) as object).toMatchObject({ success: true })
+    expect((await ask()).meta_info['cached_tokens']).toBe(0)
   })
 })
 
