@@ -12,6 +12,7 @@ import { inspectCommand } from './inspect.js'
 import { type CliIo, processIo } from './io.js'
 import { logitsCommand } from './logits.js'
 import { serveCommand } from './serve.js'
+import { traceCommand } from './trace.js'
 import { version } from './version.js'
 
 const RUN = 'Run a model:'
@@ -49,6 +50,7 @@ Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a 
   add(PLAN, eplbCommand(io))
   add(LOOK, explainCommand(io))
   add(LOOK, inspectCommand(io))
+  add(LOOK, traceCommand(io))
   add(LOOK, doctorCommand(io, exit))
   add(LOOK, bench)
   return program
