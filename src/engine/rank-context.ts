@@ -60,12 +60,12 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     attnDp: new ShmCommunicator(control, launch.groups.attnDp, rank),
     attnTp: new ShmCommunicator(control, launch.groups.attnTp, rank),
   }
+  const trace = launch.trace ? new TraceRecorder(launch.trace, traceClock) : null
   const expertBuffer = launch.expertBuffer ? new ShmExpertBuffer(launch.expertBuffer, rank) : null
   const dispatchers = expertBuffer
-    ? { normal: new NormalDispatcher(expertBuffer), low_latency: new LowLatencyDispatcher(expertBuffer) }
+    ? { normal: new NormalDispatcher(expertBuffer, trace), low_latency: new LowLatencyDispatcher(expertBuffer, trace) }
     : {}
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
-  const trace = launch.trace ? new TraceRecorder(launch.trace, traceClock) : null
   const drill = new DrillMaster(launch.drill, rank)
   drill.starting()
   const bind = (index: number) =>

@@ -2,7 +2,7 @@
 // Nothing here assumes that an operation has finished when it returns.
 import type { StatusWriter } from '../runtime/control.js'
 import type { Step } from '../runtime/wait.js'
-import type { OperationTrace } from '../trace/index.js'
+import { type OperationTrace, RECEIVED_ROWS } from '../trace/index.js'
 import type { BoundOperation } from './bind.js'
 import type { RowValues } from './program.js'
 
@@ -19,6 +19,6 @@ export function* runSequential(
     if (op.how === 'kernel') op.kernel(values.rows[op.rows])
     else if (op.how === 'local') op.run(values)
     else yield* op.run(values)
-    trace?.end(values.rows[op.rows])
+    trace?.end(op.rows === 'received' ? RECEIVED_ROWS : values.rows[op.rows])
   }
 }

@@ -88,7 +88,12 @@ function* stepEvents(
   const waited = waitsByOperation(step, us)
   for (const op of step.operations) {
     const known = operationOf(rank, step, op.operation)
-    const bytes = step.rows && known ? known.bytes(step.rows) : null
+    const told = op.sent >= 0 || op.received >= 0
+    const bytes = told
+      ? { sent: Math.max(0, op.sent), received: Math.max(0, op.received) }
+      : step.rows && known
+        ? known.bytes(step.rows)
+        : null
     const args = {
       step: step.step,
       operation: op.operation,

@@ -16,6 +16,9 @@ export interface WaitEvent extends Span {
 export interface OperationEvent extends Span {
   readonly operation: number
   readonly rows: number
+  /** Bytes to and from other ranks as the operation told them, -1 where it did not. */
+  readonly sent: number
+  readonly received: number
 }
 
 export interface PhaseEvent extends Span {
@@ -57,7 +60,7 @@ export function readTrace(ring: TraceRing, from = 0): RankEvents {
         open.phases.push({ ...span, phase: field(4) })
         break
       case RECORD.operation:
-        open.operations.push({ ...span, operation: field(5), rows: field(6) })
+        open.operations.push({ ...span, operation: field(5), rows: field(6), sent: field(7), received: field(8) })
         break
       case RECORD.wait:
         open.waits.push({ ...span, operation: field(4), peer: field(5) })

@@ -10,11 +10,23 @@ import { HEAD, openTraceRing, RECORD, RECORD_FIELDS, ROW_NAMES, type RowName, ty
 /** What the executor of a program tells. */
 export interface OperationTrace {
   begin(operation: number): void
-  /** @param rows rows that the operation ran on */
+  /** @param rows rows that the operation ran on; RECEIVED_ROWS: those of the last `received` */
   end(rows: number): void
 }
 
-export class TraceRecorder implements StatusObserver, OperationTrace {
+/** Stands for the number of rows that only a dispatch knows. */
+export const RECEIVED_ROWS = -1
+
+/** What an operation tells whose traffic depends on where tokens go: bytes to and from other ranks. */
+export interface TrafficObserver {
+  /** Whether anybody listens: telling may cost. */
+  readonly active: boolean
+  sent(bytes: number): void
+  /** @param rows rows that lie here now, the own ones included; null when later operations do not run on them */
+  received(rows: number | null, bytes: number): void
+}
+
+export class TraceRecorder implements StatusObserver, OperationTrace, TrafficObserver {
   readonly #ring: TraceRing
   readonly #clock: Clock
   #active = false
@@ -26,6 +38,9 @@ export class TraceRecorder implements StatusObserver, OperationTrace {
   #phaseStart = 0
   #operation = -1
   #operationStart = 0
+  #sent = -1
+  #received = -1
+  #receivedRows = 0
   #peer = -1
   #waitStart = 0
 
@@ -34,6 +49,10 @@ export class TraceRecorder implements StatusObserver, OperationTrace {
     this.#ring = openTraceRing(span)
     this.#clock = clock
     this.#written = this.#ring.head[HEAD.written]!
+  }
+
+  get active(): boolean {
+    return this.#active
   }
 
   step(step: number): void {
@@ -75,7 +94,18 @@ export class TraceRecorder implements StatusObserver, OperationTrace {
   begin(operation: number): void {
     if (!this.#active) return
     this.#operation = operation
+    this.#sent = -1
+    this.#received = -1
     this.#operationStart = this.#clock.now()
+  }
+
+  sent(bytes: number): void {
+    this.#sent = bytes
+  }
+
+  received(rows: number | null, bytes: number): void {
+    this.#received = bytes
+    if (rows !== null) this.#receivedRows = rows
   }
 
   end(rows: number): void {
@@ -83,7 +113,9 @@ export class TraceRecorder implements StatusObserver, OperationTrace {
     const { fields } = this.#ring
     const at = this.#push(RECORD.operation, this.#operationStart, this.#clock.now(), this.#step, this.#program)
     fields[at + 5] = this.#operation
-    fields[at + 6] = rows
+    fields[at + 6] = rows === RECEIVED_ROWS ? this.#receivedRows : rows
+    fields[at + 7] = this.#sent
+    fields[at + 8] = this.#received
     this.#operation = -1
   }
 

@@ -14,7 +14,7 @@ export const HEAD = { on: 0, written: 1 } as const
  * First field: the kind. Times are milliseconds of the recording clock.
  * - step: start, end, step, program
  * - phase: start, end, step, phase (index into PHASES)
- * - operation: start, end, step, program, operation, rows
+ * - operation: start, end, step, program, operation, rows, bytes sent, bytes received (-1: not told)
  * - wait: start, end, step, operation (-1 outside the program), peer
  * - rows: step, then one field for each of ROW_NAMES
  */
