@@ -45,12 +45,12 @@ export async function tokenize(engine: GenerationEngine, raw: Record<string, unk
   for (const text of texts) lists.push(await encodeText(engine, text, { addSpecialTokens }, 'prompt'))
   const names = tokenTexts(engine)
   const many = Array.isArray(body.prompt)
-  const strings = lists.map(list => list.map(id => names.of(id).text))
+  const strings = () => lists.map(list => list.map(id => names.of(id).text))
   return Response.json({
     count: many ? lists.map(list => list.length) : lists[0]!.length,
     max_model_len: engine.contextLength,
     tokens: many ? lists : lists[0],
-    ...(body.return_token_strs === true ? { token_strs: many ? strings : strings[0] } : {}),
+    ...(body.return_token_strs === true ? { token_strs: many ? strings() : strings()[0] } : {}),
   })
 }
 
