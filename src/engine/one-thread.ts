@@ -56,10 +56,20 @@ export class OneThreadEngine {
     return this.#trace
   }
 
-  /** Prompt tokens computed and found in the cache in the last run, over all attention-DP ranks. */
-  get lastCounters(): { readonly prefilledTokens: number; readonly cachedTokens: number } {
-    const sum = (key: 'prefilledTokens' | 'cachedTokens') => [...this.#states.values()].reduce((n, s) => n + s[key], 0)
-    return { prefilledTokens: sum('prefilledTokens'), cachedTokens: sum('cachedTokens') }
+  /** Counts of the last run, over all attention-DP ranks. */
+  get lastCounters(): Pick<DpRankState, 'prefilledTokens' | 'cachedTokens' | 'retractions'> {
+    const sum = (key: 'prefilledTokens' | 'cachedTokens' | 'retractions') =>
+      [...this.#states.values()].reduce((n, s) => n + s[key], 0)
+    return {
+      prefilledTokens: sum('prefilledTokens'),
+      cachedTokens: sum('cachedTokens'),
+      retractions: sum('retractions'),
+    }
+  }
+
+  /** Steps of the last run in each dispatch mode; the same on all ranks. */
+  get lastDispatchSteps(): DpRankState['dispatchSteps'] {
+    return [...this.#states.values()][0]?.dispatchSteps ?? { none: 0, normal: 0, low_latency: 0 }
   }
 
   /**
