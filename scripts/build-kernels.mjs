@@ -41,7 +41,7 @@ FLAGS.push(
   '-DNDEBUG',
 )
 
-const COST = 'Switchyard then runs WebAssembly kernels: prompts take 3 to 8 times as long, and models must fit 4 GiB.'
+const COST = 'Switchyard then runs WebAssembly kernels: prompts take 3 to 5 times as long, and models must fit 4 GiB.'
 
 function give(up) {
   console.error(`switchyard: native CPU kernels not built: ${up}`)

@@ -121,7 +121,7 @@ function deviceWithoutAddon(missing: string): CpuDevice {
   return wasmDevice(undefined, node, {
     reason: `WebAssembly kernels, because native ones cannot be used: ${missing}.`,
     warning:
-      `No native CPU kernels: ${missing}. Running WebAssembly kernels: prompts take 3 to 8 times as long, and a model ` +
+      `No native CPU kernels: ${missing}. Running WebAssembly kernels: prompts take 3 to 5 times as long, and a model ` +
       `with all its caches must fit 4 GiB. ${BUILD_HINT}`,
   })
 }
