@@ -95,7 +95,7 @@ struct Scratch {
 
 } // namespace
 
-// wireTransfer(isa, [hidden, n, fromRow, toRow, from…, to…], fromIndex?, toIndex?)
+// wireTransfer(isa, [hidden, n, fromRow, toRow, from…, to…, caching], fromIndex?, toIndex?)
 napi_value wireTransfer(napi_env env, napi_callback_info info) {
   Call c(env, info);
   TransferArgs a;
@@ -105,6 +105,7 @@ napi_value wireTransfer(napi_env env, napi_callback_info info) {
   a.toRow = c.r.integer();
   a.from = c.rows(a.hidden);
   a.to = c.rows(a.hidden);
+  a.caching = (int)c.r.integer();
   c.r.need(a.hidden > 0 && a.n >= 0, "a transfer without a width");
   c.r.need(a.from.dtype == a.to.dtype || a.from.dtype == WIRE_F32 || a.to.dtype == WIRE_F32, "a transfer between two wire formats");
   a.fromIndex = (const i32 *)c.elements(0, napi_int32_array, a.n, true);

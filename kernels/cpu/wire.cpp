@@ -38,10 +38,15 @@ void streamRow(char *to, const char *from, i64 bytes) {
   if (i < bytes) memcpy(to + i, from + i, (size_t)(bytes - i));
 }
 bool streams(const WireRows &r, i64 bytes) { return bytes >= STREAM_FROM && ((uintptr_t)r.p | (uintptr_t)r.stride) % 64 == 0; }
+bool streams(const WireRows &r, i64 bytes, int caching) {
+  if (caching == CACHE_KEEP) return false;
+  return streams(r, caching == CACHE_BYPASS ? (i64)STREAM_FROM : bytes);
+}
 void finishStreams() { _mm_sfence(); }
 #else
 void streamRow(char *to, const char *from, i64 bytes) { memcpy(to, from, (size_t)bytes); }
 bool streams(const WireRows &, i64) { return false; }
+bool streams(const WireRows &, i64, int) { return false; }
 void finishStreams() {}
 #endif
 
@@ -166,7 +171,7 @@ const float *asFloats(const WireRows &w, i64 row, i64 hidden, float *scratch) {
 int transfer(const TransferArgs &a) {
   bool same = a.from.dtype == a.to.dtype;
   i64 bytes = rowBytes(a.to, a.hidden);
-  bool stream = same && streams(a.to, bytes * a.n);
+  bool stream = same && streams(a.to, bytes * a.n, a.caching);
   for (i64 i = 0; i < a.n; i++) {
     i64 f = a.fromIndex ? a.fromIndex[i] : a.fromRow + i, t = a.toIndex ? a.toIndex[i] : a.toRow + i;
     if (f < 0 || f >= a.from.capacity || t < 0 || t >= a.to.capacity) return INDEX_OUT_OF_RANGE;

@@ -19,8 +19,9 @@ struct WireRows {
 };
 
 // to[toIndex[i]] = from[fromIndex[i]] for i < n, converted when the formats differ (one of them is then f32).
-// A null index counts up from `fromRow` or `toRow`.
-struct TransferArgs { WireRows from, to; i64 hidden, n, fromRow, toRow; const i32 *fromIndex, *toIndex; };
+// A null index counts up from `fromRow` or `toRow`. `caching`: whether what is written bypasses the caches.
+enum Caching : int { CACHE_BY_SIZE = 0, CACHE_BYPASS = 1, CACHE_KEEP = 2 };
+struct TransferArgs { WireRows from, to; i64 hidden, n, fromRow, toRow; int caching; const i32 *fromIndex, *toIndex; };
 
 // to[m][table[i * members + m]] = from[fromRow + i] for every entry that is not negative. Formats are equal.
 struct ScatterArgs { WireRows from; const WireRows *to; i64 hidden, n, fromRow, members; const i32 *table; };

@@ -2,6 +2,7 @@
 // output and signals passed in, so that `run` can be called by tests in the same process.
 import { Command, CommanderError } from 'commander'
 import { benchEngineCommand } from './bench/engine.js'
+import { benchEpCommand } from './bench/ep.js'
 import { benchServeCommand } from './bench/serve/command.js'
 import { doctorCommand } from './doctor.js'
 import { eplbCommand } from './eplb/index.js'
@@ -43,6 +44,7 @@ Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a 
     .summary('measure speed')
   bench.addCommand(benchEngineCommand(io))
   bench.addCommand(benchServeCommand(io))
+  bench.addCommand(benchEpCommand(io))
   const add = (group: string, command: Command) => program.addCommand(command.helpGroup(group))
   add(RUN, serveCommand(io, exit))
   add(RUN, generateCommand(io))

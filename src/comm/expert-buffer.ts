@@ -39,6 +39,8 @@ export interface Routing {
   readonly ids: Operand
   /** f32 [tokens, topK]: weights travel with the token. */
   readonly weights: Operand
+  /** Tokens that each member brings, where the caller knows: a member that brings others is a disagreement. */
+  readonly tokensOfMember?: readonly number[]
 }
 
 /** One dispatch and its combine; made by `notify`, `renotify` or `sendLowLatency`. */

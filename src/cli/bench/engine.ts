@@ -67,8 +67,8 @@ export interface BenchReport {
 
 export function benchEngineCommand(io: CliIo): Command {
   const command = addEngineFlags(new Command('engine')).addOption(
-    new Option('--batches <list>', 'numbers of streams that run together (default: 1,8,32)')
-      .default('1,8,32', 'none')
+    new Option('--batches <list>', 'numbers of streams that run together')
+      .default('1,8,32', '1,8,32')
       .helpGroup('Workload:'),
   )
   return addFlags(command, BENCH_FLAGS)

@@ -28,7 +28,8 @@ export interface WireKernels {
 
   /**
    * to[toRow + i] = from[fromRow + i], i < n, encoded or decoded when formats differ (then one of them is f32).
-   * An index list replaces counting up.
+   * An index list replaces counting up. `caching`: what is written bypasses the caches (it is read much later), or stays in
+   * them (a ring's rows are read at once); default: by the number of bytes.
    */
   transfer(a: {
     from: Rows
@@ -38,6 +39,7 @@ export interface WireKernels {
     toRow?: number
     fromIndex?: Int32Array
     toIndex?: Int32Array
+    caching?: 'bypass' | 'keep'
   }): void
 
   /** to[m][table[i·members + m]] = from[fromRow + i], i < n, where the entry is not negative. One format. */

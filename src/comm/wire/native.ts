@@ -40,6 +40,7 @@ export class NativeWireKernels implements WireKernels {
     const numbers = this.#head(2, a.to.format.hidden, a.n, a.fromRow ?? 0, a.toRow ?? 0)
     this.#rows(0, a.from)
     this.#rows(1, a.to)
+    numbers[HEAD_NUMBERS + 2 * ROW_NUMBERS] = a.caching === undefined ? 0 : a.caching === 'bypass' ? 1 : 2
     this.#addon.wireTransfer(this.#isa, numbers, a.fromIndex, a.toIndex)
   }
 

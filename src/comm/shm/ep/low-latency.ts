@@ -105,14 +105,20 @@ export class LowLatencyMode {
     signals.post(sequence)
     statistics.peakSlots = Math.max(statistics.peakSlots, tokens)
     handle.state = 'waiting to be received'
-    return () => this.#receive(tag, handle, sequence)
+    return () => this.#receive(tag, handle, sequence, routing.tokensOfMember)
   }
 
-  *#receive(tag: CollectiveTag, handle: LowLatencyEpHandle, sequence: number): Step<Finished<LowLatencyReceived>> {
+  *#receive(
+    tag: CollectiveTag,
+    handle: LowLatencyEpHandle,
+    sequence: number,
+    expected: readonly number[] | undefined,
+  ): Step<Finished<LowLatencyReceived>> {
     const { signals, kernels, size, member } = this.#core
     const { slots } = this.#config
     this.#slots.claim(handle, 'waiting to be received', 'receive', tag.label)
     yield* signals.awaitAll(sequence, tag)
+    signals.compareTokens(tag, sequence, expected)
     const piece = this.#pieces[handle.parity]!
     const meta = piece.metas[member]!
     const tokensPerSource = new Int32Array(size)

@@ -8,6 +8,9 @@ import type { Rows, WireKernels } from '../../wire/kernels.js'
 import type { NormalEpHandle } from './results.js'
 import type { RingJob } from './rings.js'
 
+/** Bytes of a dispatch from which received rows bypass the caches. */
+const BYPASS_FROM = 1 << 20
+
 const inChunk = (all: number, chunk: number, round: number): number => Math.max(0, Math.min(chunk, all - round * chunk))
 
 export class DispatchJob implements RingJob {
@@ -23,6 +26,7 @@ export class DispatchJob implements RingJob {
   /** [members, channels] rows that come, and the row that each lane's first one goes to. */
   readonly #incoming: Int32Array
   readonly #start: Int32Array
+  readonly #caching: { readonly caching?: 'bypass' }
 
   constructor(
     tag: CollectiveTag,
@@ -45,6 +49,9 @@ export class DispatchJob implements RingJob {
     for (let i = 1; i < this.#start.length; i++) this.#start[i] = this.#start[i - 1]! + this.#incoming[i - 1]!
     const longest = Math.max(...this.#incoming, ...this.#lists.map(l => l.length))
     this.rounds = Math.ceil(longest / config.chunkTokens)
+    // Chunk by chunk, what is received adds up to more than the caches hold.
+    const bytes = handle.received * format.rowBytes
+    this.#caching = bytes > BYPASS_FROM ? { caching: 'bypass' } : {}
   }
 
   #lane(member: number, channel: number): number {
@@ -58,7 +65,7 @@ export class DispatchJob implements RingJob {
   write(member: number, channel: number, round: number, first: number, n: number, ring: Rows, slot: number): void {
     const at = round * this.#config.chunkTokens + first
     const fromIndex = this.#lists[this.#lane(member, channel)]!.subarray(at, at + n)
-    this.#kernels.transfer({ from: this.#from, to: ring, n, fromIndex, toRow: slot })
+    this.#kernels.transfer({ from: this.#from, to: ring, n, fromIndex, toRow: slot, caching: 'keep' })
   }
 
   incoming(member: number, channel: number, round: number): number {
@@ -72,8 +79,9 @@ export class DispatchJob implements RingJob {
       const from = rings[m]!
       const toRow = this.#start[this.#lane(m, channel)]! + round * this.#config.chunkTokens
       const first = Math.min(n, this.#config.ringTokens - at[m]!)
-      this.#kernels.transfer({ from, to: this.#to, n: first, fromRow: at[m]!, toRow })
-      if (first < n) this.#kernels.transfer({ from, to: this.#to, n: n - first, fromRow: 0, toRow: toRow + first })
+      const common = { from, to: this.#to, ...this.#caching }
+      this.#kernels.transfer({ ...common, n: first, fromRow: at[m]!, toRow })
+      if (first < n) this.#kernels.transfer({ ...common, n: n - first, fromRow: 0, toRow: toRow + first })
     }
   }
 }
@@ -171,7 +179,7 @@ export class CombineJob implements RingJob {
 
   write(member: number, channel: number, round: number, first: number, n: number, ring: Rows, slot: number): void {
     const fromRow = this.#firstRow[member * this.#config.channels + channel]![round]! + first
-    this.#work.kernels.transfer({ from: this.#work.from, to: ring, n, fromRow, toRow: slot })
+    this.#work.kernels.transfer({ from: this.#work.from, to: ring, n, fromRow, toRow: slot, caching: 'keep' })
   }
 
   incoming(member: number, channel: number, round: number): number {

@@ -106,6 +106,7 @@ export class NormalMode {
     const sequence = signals.announce(tag, a)
     signals.post(sequence)
     yield* signals.awaitAll(sequence, tag)
+    signals.compareTokens(tag, sequence, routing.tokensOfMember)
     const tooMuch = this.#settleCounts(handle, sequence, tag.label, worstCase)
     if (tooMuch) {
       // Everybody has seen the same counts and throws; nobody may count again before all have.

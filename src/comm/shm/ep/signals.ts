@@ -157,7 +157,7 @@ export class Signals {
     const own = this.#words[this.#o.member]!
     const at = this.#at(sequence)
     for (let f = 0; f < FIELDS.length; f++)
-      if (own[at + f] !== words[at + f]) throw this.#disagreement(tag, member, f, own[at + f]!, words[at + f]!)
+      if (own[at + f] !== words[at + f]) throw this.#disagreement(tag, member, FIELDS[f]!, own[at + f]!, words[at + f]!)
   }
 
   /** `await` for every living member. */
@@ -180,19 +180,29 @@ export class Signals {
     return this.#words[member]![this.#at(sequence) + TOKENS]!
   }
 
+  /** @throws RankError SY_RANK_DISAGREES when a member brought other than the expected tokens to an awaited operation */
+  compareTokens(tag: CollectiveTag, sequence: number, expected: readonly number[] | undefined): void {
+    if (!expected) return
+    for (let m = 0; m < this.#words.length; m++) {
+      if (!this.#active[m]) continue
+      const found = this.tokensOf(m, sequence)
+      if (found !== expected[m]) throw this.#disagreement(tag, m, 'rows', expected[m]!, found)
+    }
+  }
+
   #at(sequence: number): number {
     return FIRST + (sequence & (ANNOUNCEMENTS - 1)) * ANNOUNCEMENT_WORDS
   }
 
-  #disagreement(tag: CollectiveTag, member: number, f: number, expected: number, found: number): RankError {
+  #disagreement(tag: CollectiveTag, member: number, field: string, expected: number, found: number): RankError {
     const { ranks, group } = this.#o
-    const name = (v: number) => (f === 2 ? (OPERATIONS[v] ?? v) : v)
+    const name = (v: number) => (field === 'operation' ? (OPERATIONS[v] ?? v) : v)
     const rank = ranks[member]!
     return new RankError('SY_RANK_DISAGREES', {
       collective: `${tag.label} of group ${group}`,
-      where: tag.layer < 0 ? '' : ` (layer ${tag.layer})`,
+      where: ` (step ${this.step}${tag.layer < 0 ? '' : `, layer ${tag.layer}`}, operation ${tag.operation})`,
       step: this.step,
-      field: FIELDS[f],
+      field,
       values: `${name(expected)} as rank ${ranks[this.#o.member]} has it, ${name(found)} on rank ${rank}`,
       rank,
       layer: tag.layer,
