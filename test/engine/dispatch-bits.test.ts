@@ -3,6 +3,7 @@
 // all-to-all agree bit for bit. Sums over ranks are in ascending order in all three; what can differ is what is added.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import type { EngineFlags } from '../../src/config/flags.js'
 import type { OneThreadEngine, OneThreadResult } from '../../src/engine/one-thread.js'
 import type { RankRequest } from '../../src/scheduler/index.js'
 import { ROOM, SMALL_RINGS } from './dispatch-layouts.js'
@@ -58,8 +59,8 @@ const circumstances = fc.record({
   places: fc.tuple(fc.nat(6), fc.nat(6), fc.nat(6)),
   chunk: fc.constantFrom(1, 3, 5, 40),
   running: fc.constantFrom(2, 5, 12),
-  gather: fc.constantFrom('auto', 'all_gather', 'all_gatherv', 'all_reduce') as fc.Arbitrary<GivenFlags['dpGather']>,
-  mode: fc.constantFrom('normal', 'low_latency', 'auto') as fc.Arbitrary<GivenFlags['deepepMode']>,
+  gather: fc.constantFrom('auto', 'all_gather', 'all_gatherv', 'all_reduce') as fc.Arbitrary<EngineFlags['dpGather']>,
+  mode: fc.constantFrom('normal', 'low_latency', 'auto') as fc.Arbitrary<EngineFlags['deepepMode']>,
   /** Slots of auto; low_latency gets as many as a step can bring. */
   slots: fc.integer({ min: 1, max: 8 }),
   rings: fc.boolean(),

@@ -5,9 +5,35 @@ import type { OracleCheckpoint } from './tensors.js'
 
 export type FeedForward = (x: Float64Array) => Float64Array
 
-interface Choice {
-  readonly experts: readonly number[]
-  readonly weights: readonly number[]
+/** Router logits → experts, and the weights of experts that are given. */
+interface Chooser {
+  readonly choose: (logits: readonly number[]) => readonly number[]
+  readonly weigh: (logits: readonly number[], experts: readonly number[]) => readonly number[]
+}
+
+/** A token's place in a run: its layer, and its index in the sequence. */
+export interface Place {
+  readonly layer: number
+  readonly token: number
+}
+
+/** What happens to rows between a token and its experts when they live on several ranks. All rows are [hidden]. */
+export interface Travel {
+  readonly ranks: number
+  /** The row that arrives at the experts. */
+  send(x: Float64Array, at: Place): Float64Array
+  /** The weighted sum over the experts of one rank, as it arrives back. */
+  sendBack(partial: Float64Array, at: Place, rank: number): Float64Array
+  /** The experts to take instead of `own`. */
+  choose(own: readonly number[], at: Place): readonly number[]
+}
+
+/** A mixture of experts with its parts laid open. */
+export interface Mixture {
+  readonly experts: readonly FeedForward[]
+  /** What a token chooses, with weights. */
+  route(x: Float64Array, at: Place, travel: Travel | null): { experts: readonly number[]; weights: readonly number[] }
+  run(x: Float64Array, at: Place, travel: Travel | null): Float64Array
 }
 
 function mlp(c: OracleCheckpoint, prefix: string, names = ['gate_proj', 'up_proj', 'down_proj']): FeedForward {
@@ -51,45 +77,47 @@ function limitToGroups(c: OracleCheckpoint, scores: readonly number[], groupScor
   return scores.map((s, e) => (kept.includes(Math.floor(e / size)) ? s : 0))
 }
 
-/** Router logits → experts and weights. */
-function chooser(c: OracleCheckpoint, prefix: string): (logits: readonly number[]) => Choice {
+function chooser(c: OracleCheckpoint, prefix: string): Chooser {
   const topK = c.number('num_experts_per_tok')
   switch (c.config['model_type']) {
     case 'deepseek_v3':
     case 'glm4_moe': {
       const correction = c.flat(`${prefix}.gate.e_score_correction_bias`)
-      return logits => {
-        const scores = logits.map(sigmoid)
-        const corrected = scores.map((s, e) => s + correction[e]!)
-        const best2 = (group: number[]) => topIndices(group, 2).reduce((sum, i) => sum + group[i]!, 0)
-        const experts = topIndices(limitToGroups(c, corrected, best2), topK)
-        const weights = pick(scores, experts)
-        const scaled = c.is('norm_topk_prob') ? shares(weights, 1e-20) : weights
-        return { experts, weights: scaled.map(w => w * c.number('routed_scaling_factor')) }
+      const best2 = (group: number[]) => topIndices(group, 2).reduce((sum, i) => sum + group[i]!, 0)
+      return {
+        choose(logits) {
+          const corrected = logits.map((v, e) => sigmoid(v) + correction[e]!)
+          return topIndices(limitToGroups(c, corrected, best2), topK)
+        },
+        weigh(logits, experts) {
+          const weights = pick(logits.map(sigmoid), experts)
+          const scaled = c.is('norm_topk_prob') ? shares(weights, 1e-20) : weights
+          return scaled.map(w => w * c.number('routed_scaling_factor'))
+        },
       }
     }
     case 'deepseek_v2':
-      return logits => {
-        const scores = softmax(logits)
-        const limited =
-          c.config['topk_method'] === 'group_limited_greedy'
-            ? limitToGroups(c, scores, group => Math.max(...group))
-            : scores
-        const experts = topIndices(limited, topK)
-        return { experts, weights: pick(scores, experts).map(w => w * c.number('routed_scaling_factor')) }
+      return {
+        choose(logits) {
+          const scores = softmax(logits)
+          const grouped = c.config['topk_method'] === 'group_limited_greedy'
+          return topIndices(grouped ? limitToGroups(c, scores, group => Math.max(...group)) : scores, topK)
+        },
+        weigh: (logits, experts) => pick(softmax(logits), experts).map(w => w * c.number('routed_scaling_factor')),
       }
     case 'gpt_oss':
-      return logits => {
-        const experts = topIndices(logits, topK)
-        return { experts, weights: softmax(pick(logits, experts)) }
+      return {
+        choose: logits => topIndices(logits, topK),
+        weigh: (logits, experts) => softmax(pick(logits, experts)),
       }
     default: {
       const normalise = c.config['model_type'] === 'mixtral' || c.is('norm_topk_prob')
-      return logits => {
-        const scores = softmax(logits)
-        const experts = topIndices(scores, topK)
-        const weights = pick(scores, experts)
-        return { experts, weights: normalise ? shares(weights) : weights }
+      return {
+        choose: logits => topIndices(softmax(logits), topK),
+        weigh(logits, experts) {
+          const weights = pick(softmax(logits), experts)
+          return normalise ? shares(weights) : weights
+        },
       }
     }
   }
@@ -117,30 +145,62 @@ function stackedExpert(c: OracleCheckpoint, prefix: string, e: number): FeedForw
   }
 }
 
-export function feedForward(c: OracleCheckpoint, layer: number): FeedForward {
+/** The feed-forward of a layer; `null` as its mixture where it is dense. */
+export function feedForward(
+  c: OracleCheckpoint,
+  layer: number,
+): { dense: FeedForward; mixture: null } | { dense: null; mixture: Mixture } {
   const base = `model.layers.${layer}`
-  if (!isSparse(c, layer)) return mlp(c, `${base}.mlp`)
+  if (!isSparse(c, layer)) return { dense: mlp(c, `${base}.mlp`), mixture: null }
   const type = c.config['model_type']
   const prefix = type === 'mixtral' ? `${base}.block_sparse_moe` : `${base}.mlp`
   const router = linear(c, `${prefix}.${type === 'gpt_oss' ? 'router' : 'gate'}`)
-  const choose = chooser(c, prefix)
+  const { choose, weigh } = chooser(c, prefix)
   const experts = Array.from({ length: expertCount(c) }, (_, e) => {
     if (type === 'gpt_oss') return stackedExpert(c, `${prefix}.experts`, e)
     return mlp(c, `${prefix}.experts.${e}`, type === 'mixtral' ? ['w1', 'w3', 'w2'] : undefined)
   })
   const shared = sharedExpert(c, prefix)
-  return x => {
-    const choice = choose([...router(x)])
+  const route: Mixture['route'] = (x, at, travel) => {
+    const logits = [...router(x)]
+    const own = choose(logits)
+    const chosen = travel ? travel.choose(own, at) : own
+    return { experts: chosen, weights: weigh(logits, chosen) }
+  }
+  const sumOf = (x: Float64Array, choice: ReturnType<typeof route>, wanted: (e: number) => boolean) =>
+    choice.experts.reduce<Float64Array>((sum, e, i) => {
+      if (!wanted(e)) return sum
+      return add(
+        sum,
+        experts[e]!(x).map(v => v * choice.weights[i]!),
+      )
+    }, new Float64Array(x.length))
+  const run: Mixture['run'] = (x, at, travel) => {
+    const choice = route(x, at, travel)
     const start = shared ? shared(x) : new Float64Array(x.length)
-    return choice.experts.reduce(
-      (sum, e, i) =>
+    if (!travel)
+      return add(
+        start,
+        sumOf(x, choice, () => true),
+      )
+    const arrived = travel.send(x, at)
+    // Experts lie on ranks in order, equally many on each; ranks that hold none of the token's send nothing back.
+    const rankOf = (e: number) => Math.floor((e * travel.ranks) / experts.length)
+    const ranks = [...new Set(choice.experts.map(rankOf))].sort((a, b) => a - b)
+    return ranks.reduce(
+      (sum, rank) =>
         add(
           sum,
-          experts[e]!(x).map(v => v * choice.weights[i]!),
+          travel.sendBack(
+            sumOf(arrived, choice, e => rankOf(e) === rank),
+            at,
+            rank,
+          ),
         ),
       start,
     )
   }
+  return { dense: null, mixture: { experts, route, run } }
 }
 
 function sharedExpert(c: OracleCheckpoint, prefix: string): FeedForward | null {

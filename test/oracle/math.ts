@@ -2,11 +2,16 @@
 import type { OracleCheckpoint, Rows } from './tensors.js'
 
 /** y[n] = Σ_k W[n, k] x[k] */
-export const multiply = (weight: Rows, x: Float64Array): Float64Array =>
-  Float64Array.from(weight, row => {
+export function multiply(weight: Rows, x: Float64Array): Float64Array {
+  const y = new Float64Array(weight.length)
+  for (const [n, row] of weight.entries()) {
     if (row.length !== x.length) throw new Error(`${row.length} columns against ${x.length} values`)
-    return row.reduce((sum, w, k) => sum + w * x[k]!, 0)
-  })
+    let sum = 0
+    for (let k = 0; k < x.length; k++) sum += row[k]! * x[k]!
+    y[n] = sum
+  }
+  return y
+}
 
 /** A linear layer `name` with its bias, if the checkpoint has one. */
 export function linear(c: OracleCheckpoint, name: string): (x: Float64Array) => Float64Array {
