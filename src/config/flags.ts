@@ -283,6 +283,17 @@ export const SERVER_FLAGS = {
     group: 'Server',
     help: 'connections held at once; further ones are answered 503 and closed',
   },
+  /** Requests that may wait to be run. */
+  maxQueuedRequests: {
+    name: 'max-queued-requests',
+    type: 'integer',
+    min: 1,
+    max: 1 << 20,
+    default: null,
+    defaultHelp: 'no limit',
+    group: 'Server',
+    help: 'requests that may wait to be run; further ones are answered 503',
+  },
   /** Events of one stream that may wait for a slow client. */
   maxStreamBacklog: {
     name: 'max-stream-backlog',

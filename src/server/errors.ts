@@ -99,6 +99,11 @@ export class HttpError extends errorArea('Http', {
     message: 'the engine produced no token within {seconds} s',
     remedy: 'look at /server_info for a long queue, or restart the server',
   },
+  SY_HTTP_QUEUE_FULL: {
+    status: 503,
+    message: '{waiting} requests wait to be run, and the queue holds no more than {limit}',
+    remedy: 'send the request again later, or start the server with a larger --max-queued-requests',
+  },
   SY_HTTP_SLOW_READER: {
     status: 503,
     message: 'the stream was ended: more than {limit} events of it waited to be read',

@@ -26,10 +26,12 @@ export class Lifecycle {
   readonly #tickets = new Set<Ticket>()
   #idleWaiters: (() => void)[] = []
   readonly #maxBacklog: number
+  readonly #maxQueued: number
   readonly metrics = new Metrics(() => this.#engine)
 
-  constructor(options: { readonly maxStreamBacklog: number }) {
+  constructor(options: { readonly maxStreamBacklog: number; readonly maxQueuedRequests: number | null }) {
     this.#maxBacklog = options.maxStreamBacklog
+    this.#maxQueued = options.maxQueuedRequests ?? Number.POSITIVE_INFINITY
   }
 
   get phase(): Phase {
@@ -58,6 +60,7 @@ export class Lifecycle {
   begin(): Ticket {
     const engine = this.engine
     if (this.#phase === 'draining') throw new HttpError('SY_HTTP_DRAINING')
+    this.#checkQueue(engine)
     const controller = new AbortController()
     const ticket: Ticket = {
       engine,
@@ -73,6 +76,14 @@ export class Lifecycle {
     }
     this.#tickets.add(ticket)
     return ticket
+  }
+
+  /** Tickets are counted here, so a burst cannot slip past states that are a step old. @throws HttpError 503 */
+  #checkQueue(engine: GenerationEngine): void {
+    if (this.#tickets.size < this.#maxQueued) return
+    const running = engine.state().reduce((sum, state) => sum + state.running, 0)
+    const waiting = this.#tickets.size - running
+    if (waiting >= this.#maxQueued) throw new HttpError('SY_HTTP_QUEUE_FULL', { waiting, limit: this.#maxQueued })
   }
 
   /** From now on new requests are refused and /health answers 503. */

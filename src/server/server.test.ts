@@ -4,8 +4,10 @@ import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import { describe, expect, it } from 'vitest'
 import { byteTokenizer } from '../../test/echo-engine.js'
 import { serveEcho, until } from '../../test/serve-echo.js'
+import { serveEngine } from '../../test/serving/serve-engine.js'
 import { ConfigError } from '../config/config-errors.js'
 import { serverFlags } from '../config/flags.js'
+import { NullEngine } from '../engine/null-engine.js'
 import { createLogger, openServer } from './index.js'
 
 interface ErrorAnswer {
@@ -349,6 +351,20 @@ describe('life of the server', () => {
       '5',
     ])
     await server.close()
+  })
+
+  it('refuses requests beyond the queue', async () => {
+    const engine = new NullEngine({ stepMs: 20, maxRunningRequests: 1 })
+    await using served = await serveEngine(engine, { maxQueuedRequests: 2 })
+    const ask = () => served.post('/v1/completions', { prompt: 'abc', max_tokens: 20 })
+    const taken = [ask()]
+    await until(() => engine.state()[0]!.running === 1, 'one runs')
+    taken.push(ask(), ask())
+    await until(() => served.server.inFlight === 3, 'two wait')
+    const refused = await ask()
+    expect([refused.status, refused.headers.get('retry-after')]).toEqual([503, '5'])
+    expect((await errorOf(refused)).code).toBe('SY_HTTP_QUEUE_FULL')
+    expect((await Promise.all(taken)).map(r => r.status)).toEqual([200, 200, 200])
   })
 
   it('lets running requests finish in a drain and refuses new ones', async () => {
