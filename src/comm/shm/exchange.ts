@@ -25,6 +25,7 @@ export interface ExchangeHalf {
   readonly header: Int32Array
   readonly words: Int32Array
   readonly floats: Float32Array
+  readonly payload: MemorySpan
 }
 
 export function halves(memory: ExchangeMemory, member: number): readonly [ExchangeHalf, ExchangeHalf] {
@@ -35,6 +36,7 @@ export function halves(memory: ExchangeMemory, member: number): readonly [Exchan
     return {
       header: new Int32Array(s.buffer, s.byteOffset, HEADER_FIELDS.length),
       words: new Int32Array(s.buffer, s.byteOffset + HEADER_BYTES, memory.payloadBytes >>> 2),
+      payload: subspan(s, HEADER_BYTES, memory.payloadBytes),
       floats: new Float32Array(s.buffer, s.byteOffset + HEADER_BYTES, memory.payloadBytes >>> 2),
     }
   }

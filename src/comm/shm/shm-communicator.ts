@@ -10,6 +10,9 @@ import { RankError } from '../../runtime/errors.js'
 import type { Step, Wait } from '../../runtime/wait.js'
 import type { CollectiveTag, Communicator, RowRange } from '../communicator.js'
 import { CommError } from '../errors.js'
+import { wireFormat } from '../wire/format.js'
+import { operandRows, type Rows, type WireKernels } from '../wire/kernels.js'
+import { createWireKernels } from '../wire/native.js'
 import { type ExchangeHalf, type ExchangeMemory, HEADER_FIELDS, halves } from './exchange.js'
 
 const COLLECTIVES = [
@@ -59,10 +62,16 @@ export class ShmCommunicator implements Communicator {
   readonly #words: Int32Array
   readonly #epochs: readonly number[]
   readonly #wait: EpochWait
+  readonly #kernels: WireKernels
+  readonly #publishedRows = new Map<number, readonly [Rows[], Rows[]]>()
+  readonly #operandRows = new WeakMap<Operand, Rows>()
+  #table = new Int32Array(0)
   #step = 0
   #sequence = 0
 
-  constructor(control: ControlBlock, group: ShmGroup, rank: number) {
+  /** @param kernels add rows; native ones where the addon loads */
+  constructor(control: ControlBlock, group: ShmGroup, rank: number, kernels: WireKernels = createWireKernels()) {
+    this.#kernels = kernels
     this.group = group.name
     this.ranks = group.ranks
     this.size = group.ranks.length
@@ -153,16 +162,37 @@ export class ShmCommunicator implements Communicator {
 
   /** out[rows, width] = Σ over members, ascending, of rows `from`… of what they published. */
   #sumInto(out: Operand, width: number, from: number, rows: number): void {
-    writeRows(out, 0, this.#peer(0).floats, from * width, width, rows)
-    const to = f32View(out.span)
-    for (let m = 1; m < this.size; m++) {
-      const floats = this.#peer(m).floats
-      for (let r = 0; r < rows; r++) {
-        const at = out.offset + r * out.stride
-        const source = (from + r) * width
-        for (let c = 0; c < width; c++) to[at + c] = to[at + c]! + floats[source + c]!
-      }
+    if (this.size === 1) {
+      writeRows(out, 0, this.#peer(0).floats, from * width, width, rows)
+      return
     }
+    if (this.#table.length < rows * this.size) this.#table = new Int32Array(rows * this.size)
+    const table = this.#table
+    for (let r = 0, at = 0; r < rows; r++) for (let m = 0; m < this.size; m++) table[at++] = from + r
+    const published = this.#published(width)[this.#sequence & 1]!
+    this.#kernels.sum({ from: published, out: this.#rowsOf(out, width), n: rows, outRow: 0, table })
+  }
+
+  /** What the members publish, as rows of a width, by parity. */
+  #published(width: number): readonly [Rows[], Rows[]] {
+    let found = this.#publishedRows.get(width)
+    if (!found) {
+      const format = wireFormat('f32', width)
+      const side = (parity: 0 | 1) =>
+        this.#halves.map(half => operandRows({ span: half[parity].payload, offset: 0, stride: width }, format))
+      found = [side(0), side(1)]
+      this.#publishedRows.set(width, found)
+    }
+    return found
+  }
+
+  /** Operands of a program are bound once, so their views are made once. */
+  #rowsOf(operand: Operand, width: number): Rows {
+    const known = this.#operandRows.get(operand)
+    if (known && known.format.hidden === width) return known
+    const rows = operandRows(operand, wireFormat('f32', width))
+    this.#operandRows.set(operand, rows)
+    return rows
   }
 
   #peer(member: number): ExchangeHalf {
