@@ -52,7 +52,8 @@ export async function eplbDocs(eplb) {
   const replay = await json(PICTURES.replay)
   const replayAll = await json(REPLAY_ALL)
   const figures = {
-    plan: `*The TypeScript part of the recording above on 8 GPUs: ${four(plan.before.balancedness)} before, ${four(plan.after.balancedness)} after. Made with
+    plan: `*The TypeScript part of the recording above on 8 GPUs: ${four(plan.withoutRedundant)} without redundant experts, ${four(plan.before.balancedness)} with 8 that
+are placed trivially (before: slot p holds expert p mod 32), ${four(plan.after.balancedness)} with the same 8 planned (after). Made with
 ${madeWith(`${PICTURES.plan} --svg eplb-plan.svg`)}.*`,
     compare: compareFigures(compare),
     replay: replayFigures(replay),
@@ -102,7 +103,8 @@ function replayFigures({ runs }) {
   const [first, second] = below.rebalances
   if (below.rebalances.length !== 2) throw new Error('the sentence about two plans no longer holds')
   const lowest = Math.min(...below.balancedness.slice(first.step, second.step))
-  return `*Prose until step 120, then a drift to TypeScript until step 180. Without rebalancing the mean balancedness is ${four(none.meanBalancedness)}.
+  return `*Prose until step 120, then a drift to TypeScript until step 180. Without rebalancing (8 redundant experts placed
+trivially) the mean balancedness is ${four(none.meanBalancedness)}.
 A plan after the first ${first.step} steps lifts the look-back window from ${four(first.before)} to ${four(first.planned)}; the drift lets single steps fall to ${four(lowest)}; the
 second plan of the policy "below 0.8", after step ${second.step}, lifts the window from ${four(second.before)} to ${four(second.planned)}. Two plans (${whole(below.moves)} experts moved) reach
 ${four(below.meanBalancedness)} over the recording, a plan every 20 steps (${whole(always.moves)} moved) ${four(always.meanBalancedness)}.*`

@@ -5,7 +5,7 @@ import { type AlgorithmName, type CompareReport, compareReport } from '../../epl
 import { terminalBar } from '../draw/index.js'
 import type { CliIo } from '../io.js'
 import { printReport } from '../report.js'
-import { describeCluster, describeLoad } from './describe.js'
+import { describeCluster, describeLoad, withoutRedundantText } from './describe.js'
 import { compareCharts, comparePage } from './html-compare.js'
 import { type PlanInput, planInput } from './input.js'
 import {
@@ -74,7 +74,9 @@ function compareText(io: CliIo, given: PlanInput, report: CompareReport, perLaye
   let text = `load     ${describeLoad(given.load, given.counts)}\n`
   text += `cluster  ${describeCluster(sizes)}\n`
   for (const note of given.notes) text += `note     ${note}\n`
-  text += `before   ${four(before.balancedness)} balancedness (${report.beforeIs} placement), peak ${four(before.peakOverBound)} × its lower bound\n\n`
+  text += `before   ${four(before.balancedness)} balancedness (${report.beforeIs} placement), peak ${four(before.peakOverBound)} × its lower bound\n`
+  const plain = withoutRedundantText(sizes, report.withoutRedundant)
+  text += plain === '' ? '\n' : `         ${plain}\n\n`
   text += fittingTable(COMPARE_HEAD, report.rows.map(compareCells), style.width)
   for (const row of report.rows) {
     if (row.refused !== null)

@@ -9,7 +9,7 @@ export function describeLoad(load: ExpertLoad, counts: Counts): string {
   const { steps } = counts
   const part = steps === load.steps ? plural(steps, 'step') : `the last ${whole(steps)} of ${whole(load.steps)} steps`
   const total = counts.data.reduce((a, b) => a + b, 0)
-  return `${part}, ${plural(load.layers, 'layer')}, ${load.logical} experts, ${whole(total)} tokens routed (${load.mode}, ${load.format})`
+  return `${part}, ${plural(load.layers, 'layer')}, ${load.logical} experts, ${whole(total)} token-expert pairs (${load.mode}, ${load.format})`
 }
 
 const plural = (n: number, word: string): string => `${whole(n)} ${word}${n === 1 ? '' : 's'}`
@@ -21,6 +21,12 @@ export function describeCluster(sizes: Sizes): string {
   const dead = sizes.dead.length === 0 ? '' : `, down: ${sizes.dead.join(', ')}`
   const nodes = sizes.nodes === 1 ? '1 node' : `${sizes.nodes} nodes`
   return `${plural(sizes.gpus, 'GPU')} in ${nodes}, ${sizes.physical} slots (${each}), ${sizes.physical - sizes.logical} redundant${dead}`
+}
+
+/** What runs before redundant slots are bought, where that is not what `before` describes; else nothing. */
+export function withoutRedundantText(sizes: Sizes, balancedness: number | null): string {
+  if (balancedness === null) return ''
+  return `without redundant experts (${sizes.logical} slots, trivial placement): ${four(balancedness)} balancedness`
 }
 
 /** Layers that have any load. */

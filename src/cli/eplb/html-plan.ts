@@ -79,7 +79,7 @@ export function planPage(given: PlanInput, report: PlanReport, out: string | und
     {
       name: 'Balancedness',
       value: four(after.balancedness),
-      note: `before (${report.beforeIs}): ${four(before.balancedness)}`,
+      note: `before (${report.beforeIs}): ${four(before.balancedness)}${report.withoutRedundant === null ? '' : `; without redundant experts: ${four(report.withoutRedundant)}`}`,
     },
     {
       name: 'Least balanced layer',

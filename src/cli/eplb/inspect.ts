@@ -114,7 +114,7 @@ function inspectLoad(io: CliIo, load: ExpertLoad, flags: InspectFlags): void {
   printReport(io, flags.json === true, data, () => {
     const style = terminalStyle(io)
     let text = `format   ${load.format}, ${load.mode}\n`
-    text += `load     ${whole(load.steps)} steps, ${load.layers} layers, ${load.logical} experts, ${whole(load.total)} tokens routed\n`
+    text += `load     ${whole(load.steps)} steps, ${load.layers} layers, ${load.logical} experts, ${whole(load.total)} token-expert pairs\n`
     if (load.placement !== null)
       text += `slots    ${load.placement.physical} (${load.placement.physical - load.logical} redundant), placement recorded\n`
     for (const note of load.notes) text += `note     ${note}\n`

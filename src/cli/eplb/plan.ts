@@ -6,7 +6,15 @@ import { writePlacement } from '../../formats/expert-load/index.js'
 import { terminalHeatMap } from '../draw/index.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
-import { crossingText, describeCluster, describeLoad, movesText, peakText, worstText } from './describe.js'
+import {
+  crossingText,
+  describeCluster,
+  describeLoad,
+  movesText,
+  peakText,
+  withoutRedundantText,
+  worstText,
+} from './describe.js'
 import { planCharts, planPage } from './html-plan.js'
 import { type PlanInput, planInput } from './input.js'
 import {
@@ -104,7 +112,9 @@ function planText(io: CliIo, given: PlanInput, report: PlanReport, out: string |
       ['furthest from it, in tokens', peakText(before), peakText(after)],
     ],
   )}`
-  if (report.moves !== null || sizes.nodes > 1) text += '\n'
+  const plain = withoutRedundantText(sizes, report.withoutRedundant)
+  if (report.moves !== null || sizes.nodes > 1 || plain !== '') text += '\n'
+  if (plain !== '') text += `${plain}\n`
   if (report.moves !== null) text += `moves from the current placement: ${movesText(report.moves)}\n`
   if (sizes.nodes > 1) text += `traffic that crosses nodes: ${crossingText(report.links.crossing)} of routed tokens\n`
   text += `\nload per GPU before\n${terminalHeatMap(before.gpuLoad, style, 'layer')}`

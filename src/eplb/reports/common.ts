@@ -1,10 +1,11 @@
 // Parts that several reports share: sizes, quality and moves as plain numbers, and the algorithms to compare.
 
-import { nodesIn, physicalOf } from '../cluster.js'
+import { makeCluster, nodesIn, physicalOf } from '../cluster.js'
 import { diffPlacements } from '../diff.js'
 import { EplbError } from '../errors.js'
 import { gpuLoads, meanBalancedness, quality } from '../loads.js'
-import type { AlgorithmName, Cluster, Counts, Placement } from '../types.js'
+import { trivialPlacement } from '../placement.js'
+import type { AlgorithmName, BalancingInput, Cluster, Counts, Placement } from '../types.js'
 import type { MoveReport, QualityReport, Sizes } from './types.js'
 
 /** Every algorithm, in the order of tables. */
@@ -29,6 +30,18 @@ export function sizesOf(counts: Counts, cluster: Cluster): Sizes {
     dead: [...cluster.dead],
     slotsPerGpu: [...cluster.slotsPerGpu],
   }
+}
+
+/**
+ * Mean balancedness of the trivial placement of the logical experts alone, one slot each: what runs before redundant slots
+ * are bought. Null where it says nothing: see `PlanReport.withoutRedundant`.
+ */
+export function withoutRedundant({ counts, cluster, current }: BalancingInput): number | null {
+  const { gpus, nodeOfGpu, dead } = cluster
+  const physical = counts.experts
+  if (current || dead.length > 0 || physicalOf(cluster) === physical || physical % gpus !== 0) return null
+  const plain = makeCluster({ gpus, nodeOfGpu, physical })
+  return meanBalancedness(quality(trivialPlacement(counts.layers, counts.experts, plain), counts))
 }
 
 export function qualityReport(placement: Placement, counts: Counts): QualityReport {

@@ -5,7 +5,7 @@ import { linkLoad } from '../links.js'
 import { checkSameSlots, trivialPlacement } from '../placement.js'
 import { relabel } from '../relabel.js'
 import type { AlgorithmName, BalancingInput, Placement } from '../types.js'
-import { ALL, attempt, isHierarchical, moveReport, qualityReport, sizesOf } from './common.js'
+import { ALL, attempt, isHierarchical, moveReport, qualityReport, sizesOf, withoutRedundant } from './common.js'
 import type { CompareOptions, CompareReport, CompareRow } from './types.js'
 
 /**
@@ -28,6 +28,7 @@ export function compareReport(input: BalancingInput, options: CompareOptions): C
     sizes: sizesOf(counts, cluster),
     before: qualityReport(before, counts),
     beforeIs: input.current ? 'current' : 'trivial',
+    withoutRedundant: withoutRedundant(input),
     lambda: input.lambda ?? DEFAULT_LAMBDA,
     rows,
     best: best?.algorithm ?? 'switchyard',

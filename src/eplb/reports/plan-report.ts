@@ -4,7 +4,7 @@ import { DEFAULT_LAMBDA } from '../algorithms/switchyard/switchyard.js'
 import { linkLoad } from '../links.js'
 import { trivialPlacement } from '../placement.js'
 import type { BalancingInput, Placement } from '../types.js'
-import { moveReport, qualityReport, sizesOf } from './common.js'
+import { moveReport, qualityReport, sizesOf, withoutRedundant } from './common.js'
 import type { PlanOptions, PlanReport } from './types.js'
 
 const MOST_SHOWN = 8
@@ -29,6 +29,7 @@ export function planReport(
     sizes: sizesOf(counts, cluster),
     before: qualityReport(before, counts),
     beforeIs: current ? 'current' : 'trivial',
+    withoutRedundant: withoutRedundant(input),
     after: qualityReport(placement, counts),
     moves: current ? moveReport(current, placement, options.expertBytes) : null,
     links: linkLoad(placement, counts),

@@ -44,6 +44,20 @@ describe('plan', () => {
     expect(report.after.peakOverBound).toBeGreaterThanOrEqual(1)
     expect(report.after.peakOverBound).toBeLessThan(1.02)
   })
+
+  it('tells what runs without redundant slots, where trivially placed ones hide it', () => {
+    const even = makeCounts([[2, 6, 2, 6]])
+    const plan = (physical: number, dead: number[] = []) =>
+      planReport(
+        { counts: even, cluster: makeCluster({ gpus: 2, physical, dead }), lambda: 0 },
+        { algorithm: 'switchyard', clock: ticking() },
+      ).report
+    // 0 1 2 | 3 0 1 with 0 and 1 halved: 1 + 3 + 2 and 6 + 1 + 3, so 8 ÷ 10; two slots each: 8 and 8.
+    expect(plan(6).before.balancedness).toBeCloseTo(0.8, 4)
+    expect(plan(6).withoutRedundant).toBeCloseTo(1, 6)
+    expect(plan(4).withoutRedundant).toBeNull()
+    expect(plan(8, [1]).withoutRedundant).toBeNull()
+  })
 })
 
 describe('compare', () => {

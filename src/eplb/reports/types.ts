@@ -47,6 +47,12 @@ export interface PlanReport {
   readonly before: QualityReport
   /** The placement `before` describes. */
   readonly beforeIs: 'current' | 'trivial'
+  /**
+   * Balancedness of the trivial placement without the redundant slots, which is what runs before any are bought. Redundant
+   * slots placed trivially can be worse than none. Null: nothing is redundant, the experts do not divide over the GPUs,
+   * a GPU is down, or a current placement is known.
+   */
+  readonly withoutRedundant: number | null
   readonly after: QualityReport
   /** Against the current placement; null when there is none. */
   readonly moves: MoveReport | null
@@ -72,6 +78,8 @@ export interface CompareReport {
   readonly sizes: Sizes
   readonly before: QualityReport
   readonly beforeIs: 'current' | 'trivial'
+  /** As in `PlanReport`. */
+  readonly withoutRedundant: number | null
   readonly lambda: number
   readonly rows: readonly CompareRow[]
   /** Best balancedness among the rows. */

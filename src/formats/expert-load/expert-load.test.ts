@@ -40,7 +40,7 @@ describe('recorder dumps', () => {
     expect(load.total).toBe(12_288_000)
     expect(sum(load.counts)).toBe(12_288_000)
     expect(load.placement).toBeNull()
-    expect(load.notes).toEqual(['layers without any routed token (dense): 0'])
+    expect(load.notes).toEqual(['no token was routed in layer 0 (dense, or not recorded)'])
   })
 
   it('reads the pre-zip format', () => {

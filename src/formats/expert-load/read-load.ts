@@ -141,7 +141,8 @@ function emptyNotes(load: { steps: number; layers: number; logical: number; coun
   }
   const dense = [...perLayer.keys()].filter(layer => perLayer[layer] === 0)
   const notes: string[] = []
-  if (dense.length > 0) notes.push(`layers without any routed token (dense): ${ranges(dense)}`)
+  if (dense.length > 0)
+    notes.push(`no token was routed in layer${dense.length === 1 ? '' : 's'} ${ranges(dense)} (dense, or not recorded)`)
   if (emptySteps > 0) notes.push(`${emptySteps} of ${steps} steps hold no token (an unfilled buffer?)`)
   return notes
 }
