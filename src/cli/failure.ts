@@ -5,6 +5,7 @@ import { ConfigError } from '../config/config-errors.js'
 import { SwitchyardError } from '../config/errors.js'
 import { suggestion } from '../config/flag-spec.js'
 import { closest } from '../config/suggest.js'
+import { synonymOf } from './flag-synonyms.js'
 import { type CliIo, colors } from './io.js'
 
 /** Of a process whose threads cannot be ended: it must be killed, and this is what a shell says of a killed one. */
@@ -37,9 +38,10 @@ export function asConfigError(error: CommanderError, command: Command): ConfigEr
   switch (error.code) {
     case 'commander.unknownOption': {
       const flags = flagNames(command)
+      const typed = quoted.split('=')[0]!.replace(/^-+/, '')
       return new ConfigError('SY_CONFIG_UNKNOWN_FLAG', {
         flag: quoted,
-        suggestion: suggestion(closest(quoted.split('=')[0]!.replace(/^-+/, ''), flags), '--'),
+        suggestion: suggestion(synonymOf(typed, flags) ?? closest(typed, flags), '--'),
       })
     }
     case 'commander.unknownCommand': {

@@ -104,7 +104,7 @@ function splitSizes(flags: ParallelFlags, attnDp: number): ParallelSizes {
   if (tp % (ep * moeDp) !== 0) {
     throw wrong(
       `--tp-size ${tp} does not divide into --ep-size ${ep} x --moe-dp-size ${moeDp}`,
-      `Use an --ep-size of ${listed(divisors(tp / moeDp))}.`,
+      `Use an --ep-size of ${listed(divisors(tp / moeDp))}, or a --tp-size that is a multiple of ${ep * moeDp}.`,
     )
   }
   if (ep > 1 && moeDp > 1 && ep * moeDp !== tp) {
