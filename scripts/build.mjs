@@ -1,5 +1,6 @@
 // `npm run build`: native kernels (when a compiler is there), then TypeScript. Skips what is already up to date.
 import { spawnSync } from 'node:child_process'
+import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('..', import.meta.url))
@@ -9,4 +10,6 @@ const run = (...args) => {
 }
 
 run('scripts/build-kernels.mjs', '--optional')
+if (!existsSync(`${root}dist/index.js`))
+  console.error('switchyard: compiling TypeScript; the first time takes up to a minute')
 run('node_modules/typescript/bin/tsc', '-p', 'tsconfig.json')
