@@ -1,17 +1,18 @@
 // `switchyard bench engine DIR`: prompt and decode speed for several batch sizes, and the share of the memory bandwidth
 // that decoding uses, measured in the same minute on the same machine.
-import { availableParallelism, cpus } from 'node:os'
 import { Command, Option } from 'commander'
 import { ConfigError } from '../../config/config-errors.js'
 import type { FlagTable } from '../../config/flag-spec.js'
 import type { EngineFlags } from '../../config/flags.js'
-import { engineModule, startWithProgress } from '../engine.js'
+import { engineModule } from '../engine.js'
 import { addEngineFlags, addFlags, takeEngineFlags, takeFlags } from '../flag-options.js'
 import type { CliIo } from '../io.js'
 import { bytes, printReport, table } from '../report.js'
 import { version } from '../version.js'
+import { ABLATION_AXES, ablateEngine, ablationText, parseAxes } from './ablate.js'
 import { readBandwidth } from './bandwidth.js'
-import { measure, type Speed } from './run.js'
+import { type BenchMachine, type BenchOptions, benchMachine, measureEngine, roomFor } from './measure-engine.js'
+import type { Speed } from './run.js'
 import { decodeStepBytes } from './step-bytes.js'
 
 const BENCH_FLAGS = {
@@ -53,7 +54,7 @@ export interface BenchRow extends Speed {
 
 export interface BenchReport {
   readonly version: string
-  readonly machine: { readonly processor: string; readonly cores: number; readonly node: string }
+  readonly machine: BenchMachine
   readonly model: string
   readonly dtype: string
   readonly kernels: string
@@ -71,6 +72,11 @@ export function benchEngineCommand(io: CliIo): Command {
       .default('1,8,32', '1,8,32')
       .helpGroup('Workload:'),
   )
+  command.addOption(
+    new Option('--ablate <axes>', `repeat for every choice of these axes: ${ABLATION_AXES.join(',')}`).helpGroup(
+      'Workload:',
+    ),
+  )
   return addFlags(command, BENCH_FLAGS)
     .option('--json', 'one JSON object on stdout and nothing else')
     .summary('measure prompt and decode speed')
@@ -79,13 +85,19 @@ export function benchEngineCommand(io: CliIo): Command {
     )
     .addHelpText(
       'after',
-      '\nExamples:\n  switchyard bench engine models/demo\n  switchyard bench engine models/demo --batches 1,4 --output-tokens 64 --json',
+      '\nExamples:\n  switchyard bench engine models/demo\n  switchyard bench engine models/demo --batches 1,4 --output-tokens 64 --json\n  switchyard bench engine models/demo --tp-size 2 --attn-dp-size 2 --ablate dispatch,padding',
     )
     .action(async (dir: string | undefined, options: Readonly<Record<string, unknown>>) => {
       const flags = takeEngineFlags('bench engine', dir, options)
-      const workload = takeFlags(BENCH_FLAGS, options)
-      const report = await benchEngine(io, flags, { ...workload, batches: parseBatches(options['batches'] as string) })
-      printReport(io, options['json'] === true, report, () => asText(report))
+      const workload = { ...takeFlags(BENCH_FLAGS, options), batches: parseBatches(options['batches'] as string) }
+      const json = options['json'] === true
+      if (options['ablate'] !== undefined) {
+        const report = await ablateEngine(io, flags, workload, parseAxes(options['ablate'] as string))
+        printReport(io, json, report, () => ablationText(report))
+        return
+      }
+      const report = await benchEngine(io, flags, workload)
+      printReport(io, json, report, () => asText(report))
     })
 }
 
@@ -100,40 +112,15 @@ function parseBatches(text: string): readonly number[] {
   })
 }
 
-export interface BenchOptions {
-  readonly promptTokens: number
-  readonly outputTokens: number
-  readonly seed: number
-  readonly batches: readonly number[]
-}
-
 export async function benchEngine(io: CliIo, flags: EngineFlags, options: BenchOptions): Promise<BenchReport> {
   const { promptTokens, outputTokens, seed } = options
   const { createCpuDevice } = await import('../../device/cpu/index.js')
-  const { explainModel, startEngine } = await engineModule()
+  const { explainModel } = await engineModule()
   const device = createCpuDevice({ kernels: flags.kernels })
-  const largest = Math.max(...options.batches)
-  const needed = promptTokens + outputTokens
-  const roomy = { ...flags, maxRunningRequests: Math.max(flags.maxRunningRequests, largest) }
+  const roomy = roomFor(flags, options)
   const before = readBandwidth(device)
-  const engine = await startWithProgress(io, startEngine, roomy)
-  try {
-    if (needed > engine.contextLength) {
-      throw new ConfigError('SY_CONFIG_BAD_VALUE', {
-        flag: '--prompt-tokens and --output-tokens',
-        value: `${needed} together`,
-        expected: `at most the context of ${engine.contextLength}`,
-        suggestion: '',
-      })
-    }
-    const now = () => performance.now()
-    await measure(engine, { batch: 1, promptTokens, outputTokens: Math.min(16, outputTokens), seed: seed + 1 }, now)
+  return measureEngine(io, roomy, options, (engine, speeds) => {
     const { kvBytesPerToken } = explainModel(roomy).memory
-    const speeds: Speed[] = []
-    for (const batch of options.batches) {
-      io.err(`measuring ${batch === 1 ? '1 stream' : `${batch} streams`}\n`)
-      speeds.push(await measure(engine, { batch, promptTokens, outputTokens, seed }, now))
-    }
     const bandwidth = Math.max(before, readBandwidth(device))
     const results = speeds.map((speed): BenchRow => {
       const contextTokens = promptTokens + outputTokens / 2
@@ -148,11 +135,7 @@ export async function benchEngine(io: CliIo, flags: EngineFlags, options: BenchO
     })
     return {
       version,
-      machine: {
-        processor: cpus()[0]?.model.trim() ?? process.arch,
-        cores: availableParallelism(),
-        node: process.versions.node,
-      },
+      machine: benchMachine(),
       model: engine.modelName,
       dtype: engine.plan.dtype === 'f32' ? 'float32' : 'bfloat16',
       kernels: device.name,
@@ -162,9 +145,7 @@ export async function benchEngine(io: CliIo, flags: EngineFlags, options: BenchO
       readBytesPerSecond: bandwidth,
       results,
     }
-  } finally {
-    await engine.close(0)
-  }
+  })
 }
 
 function asText(report: BenchReport): string {
