@@ -13,7 +13,7 @@ export interface Drill {
   readonly kind: DrillKind
   /** First step at or after which it happens, from 1; 0: before the rank is ready. */
   readonly step: number
-  /** Operation of the program before which it happens; `wrong_rows` takes the next collective (else the last). */
+  /** Operation of the program before which it happens; `wrong_rows` takes the next collective that sends rows of the plan (else the last). */
   readonly operation: number
 }
 
@@ -33,6 +33,13 @@ export function parseDrill(value: Readonly<Record<string, unknown>> | null, rank
     suggestion: '',
   })
 }
+
+/** Collectives that go on with rows that were sent before: they take none from the plan. */
+const LATER_STAGES: ReadonlySet<BoundOperation['kind']> = new Set([
+  'dispatch_receive',
+  'combine_send',
+  'combine_receive',
+])
 
 /** The drill of one rank; does nothing on the others. */
 export class DrillMaster {
@@ -67,7 +74,9 @@ export class DrillMaster {
     const drill = this.#drill
     if (!drill || drill.kind === 'wrong_plan' || drill.kind === 'wrong_flag') return operations
     const from = Math.min(drill.operation, operations.length - 1)
-    const collectives = operations.flatMap((op, i) => (op.how === 'collective' ? [i] : []))
+    const collectives = operations.flatMap((op, i) =>
+      op.how === 'collective' && !LATER_STAGES.has(op.kind) ? [i] : [],
+    )
     const collective = collectives.find(i => i >= from) ?? collectives.at(-1)
     const target = drill.kind === 'wrong_rows' ? collective : from
     return operations.map((op, index) => {
@@ -105,7 +114,13 @@ function misbehave<T extends RowValues | null>(kind: DrillKind, values: T): T {
   const { rows, counts, member } = values
   return {
     ...values,
-    rows: { ...rows, padded: rows.padded + 1, gathered: rows.gathered + 1, tokens: rows.tokens + 1 },
+    rows: {
+      ...rows,
+      padded: rows.padded + 1,
+      gathered: rows.gathered + 1,
+      tokens: rows.tokens + 1,
+      slice: rows.slice + 1,
+    },
     counts: {
       dp: more(counts.dp, member.dp),
       attnTp: more(counts.attnTp, member.attnTp),

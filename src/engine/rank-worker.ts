@@ -1,6 +1,7 @@
 // Entry of a rank's worker thread: builds the rank, drives its loop to the end, reports how it ended.
 // The loop never returns to the event loop, so commands are read with receiveMessageOnPort.
 import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
+import { ExpertBufferError } from '../comm/index.js'
 import { type ErrorFields, SwitchyardError } from '../config/errors.js'
 import { systemClock } from '../runtime/clock.js'
 import { drive, spinPolicy } from '../runtime/wait.js'
@@ -26,10 +27,12 @@ const traceClock = { now: () => monotonic + performance.now() }
 
 function failureOf(error: unknown): RankFailure {
   const e = error instanceof Error ? error : new Error(String(error))
-  const known = e instanceof SwitchyardError
+  // Misuse of an expert buffer is a rank's mistake: what counts is which rank and where, and that the main thread adds.
+  const misuse = e instanceof ExpertBufferError
+  const known = e instanceof SwitchyardError && !misuse
   return {
     code: known ? e.code : 'SY_RANK_FAILED',
-    message: e.message,
+    message: misuse ? `${e.code}: ${e.message}` : e.message,
     remedy: known ? e.remedy : 'This is a bug: please report it.',
     fields: known ? plainFields(e.fields) : {},
     stack: e.stack ?? '',

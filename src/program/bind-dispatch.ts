@@ -34,7 +34,11 @@ export function bindDispatchOperation(op: DispatchOperation, tag: CollectiveTag,
   switch (op.kind) {
     case 'dispatch_send': {
       const [x, ids, weights, rows] = [b.at(op.args.x), b.at(op.args.ids), b.at(op.args.weights), op.rows]
-      return { how: 'collective', run: v => b.dispatcher(mode).send(tag, v.rows[rows], x, ids, weights) }
+      // Whatever the layout, a rank brings its share of its attention-DP rank's rows: that is the cut over all ranks.
+      return {
+        how: 'collective',
+        run: v => b.dispatcher(mode).send(tag, { own: v.rows[rows], ofRank: v.counts.tp }, x, ids, weights),
+      }
     }
     case 'dispatch_receive':
       return {

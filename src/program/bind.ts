@@ -32,6 +32,7 @@ export interface Binding {
 
 /** An operation ready to run: a kernel that takes a row count, a move that looks at the plan, or a collective that waits. */
 export type BoundOperation = {
+  readonly kind: Operation['kind']
   readonly rows: RowSymbol
   readonly layer: number
   readonly index: number
@@ -51,7 +52,7 @@ export function bindProgram(binding: Binding): readonly BoundOperation[] {
   const resolver = new Resolver(binding, specs)
   return binding.program.operations.map((op, index): BoundOperation => {
     const bound = bindOperation(op, resolver, { operation: index, layer: op.layer, label: op.label })
-    const place = { rows: op.rows, layer: op.layer, index }
+    const place = { kind: op.kind, rows: op.rows, layer: op.layer, index }
     return typeof bound === 'function' ? { ...place, how: 'kernel', kernel: bound } : { ...place, ...bound }
   })
 }

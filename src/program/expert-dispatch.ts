@@ -22,8 +22,14 @@ export interface ReceivedTokens {
 
 /** One dispatch and its combine, stage after stage: each stage may be called only after the one before it. */
 export interface ExpertDispatcher {
-  /** @param tokens rows of this rank; ids are physical experts */
-  send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void>
+  /** Ids are physical experts. @param tokens rows of this rank, and of every rank as the plan has it */
+  send(
+    tag: CollectiveTag,
+    tokens: { readonly own: number; readonly ofRank: readonly number[] },
+    x: Operand,
+    ids: Operand,
+    weights: Operand,
+  ): Step<void>
   receive(): Step<ReceivedTokens>
   /** @param partials f32 [rows, hidden]: for each received row the weighted sum over the experts here */
   sendResults(tag: CollectiveTag, partials: Operand, out: Operand): Step<void>

@@ -15,6 +15,8 @@ import type { Step } from '../../runtime/wait.js'
 import type { TrafficObserver } from '../../trace/index.js'
 import { DispatchTraffic } from './traffic.js'
 
+type Tokens = Parameters<ExpertDispatcher['send']>[1]
+
 const STAGES = ['initial', 'sent', 'received', 'results sent'] as const
 type Stage = (typeof STAGES)[number]
 
@@ -50,9 +52,9 @@ export class NormalDispatcher implements ExpertDispatcher {
     this.#traffic = trace && normal ? new DispatchTraffic(buffer, normal, trace) : null
   }
 
-  *send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void> {
+  *send(tag: CollectiveTag, { own, ofRank }: Tokens, x: Operand, ids: Operand, weights: Operand): Step<void> {
     this.#stage.enter('initial', 'sent')
-    this.#handle = yield* this.#buffer.notify(tag, { tokens, ids, weights })
+    this.#handle = yield* this.#buffer.notify(tag, { tokens: own, ids, weights, tokensOfMember: ofRank })
     this.#traffic?.dispatched(this.#handle.layout)
     this.#receive = yield* this.#buffer.send(tag, this.#handle, { kind: 'f32', rows: x })
   }
@@ -97,9 +99,9 @@ export class LowLatencyDispatcher implements ExpertDispatcher {
     this.#traffic = trace && lowLatency ? new DispatchTraffic(buffer, lowLatency, trace) : null
   }
 
-  *send(tag: CollectiveTag, tokens: number, x: Operand, ids: Operand, weights: Operand): Step<void> {
+  *send(tag: CollectiveTag, { own, ofRank }: Tokens, x: Operand, ids: Operand, weights: Operand): Step<void> {
     this.#stage.enter('initial', 'sent')
-    const routing = { tokens, ids, weights }
+    const routing = { tokens: own, ids, weights, tokensOfMember: ofRank }
     this.#receive = yield* this.#buffer.sendLowLatency(tag, routing, { kind: 'f32', rows: x })
     if (this.#traffic?.active) this.#traffic.dispatched(this.#buffer.layout(routing))
   }
