@@ -128,7 +128,7 @@ describe('LangChain', () => {
     let tokens = 0
     for await (const chunk of await model({ streamUsage: true }).stream('abc')) {
       text += String(chunk.content)
-      tokens += chunk.usage_metadata?.output_tokens ?? 0
+      tokens += (chunk.usage_metadata as { output_tokens: number } | undefined)?.output_tokens ?? 0
     }
     expect([text, tokens]).toEqual(['user: ab', 8])
   })
