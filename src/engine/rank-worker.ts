@@ -1,5 +1,6 @@
 // Entry of a rank's worker thread: builds the rank, drives its loop to the end, reports how it ended.
 // The loop never returns to the event loop, so commands are read with receiveMessageOnPort.
+import { setPriority } from 'node:os'
 import { type MessagePort, parentPort, receiveMessageOnPort, workerData } from 'node:worker_threads'
 import { ExpertBufferError } from '../comm/index.js'
 import { type ErrorFields, SwitchyardError } from '../config/errors.js'
@@ -39,6 +40,22 @@ function failureOf(error: unknown): RankFailure {
   }
 }
 
+/**
+ * The main thread answers clients and watches ranks; where it has no core of its own, ranks yield to it. On Linux the
+ * priority is this thread's alone; elsewhere it would be the process's, so it stays as it is.
+ */
+function yieldToMainThread(): void {
+  if (process.platform !== 'linux' || launch.sizes.tp < launch.cores) return
+  try {
+    setPriority(0, YIELDING)
+  } catch {
+    // Not allowed here: only slower answers follow.
+  }
+}
+
+const YIELDING = 5
+
+yieldToMainThread()
 try {
   const rank = new Rank(launch, port, clock, traceClock)
   const id = launch.coordinates.rank
