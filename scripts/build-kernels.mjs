@@ -114,6 +114,7 @@ if (!force && existsSync(target) && existsSync(stampFile) && readFileSync(stampF
   process.exit(0)
 }
 
+console.error('switchyard: compiling native CPU kernels; it takes a minute or two on two cores')
 const started = performance.now()
 const work = join(build, `kernels-${process.pid}`)
 mkdirSync(work, { recursive: true })

@@ -6,7 +6,7 @@ export class ExpertLoadError extends errorArea('ExpertLoad', {
   SY_LOAD_UNREADABLE: {
     status: 400,
     message: 'cannot read or write {file}: {why}',
-    remedy: 'Check the path and the permissions of the file.',
+    remedy: 'Name a file (of a dump of several ranks: each file), and check its path and permissions.',
   },
   SY_LOAD_JSON: {
     status: 400,
