@@ -144,6 +144,7 @@ export function modelFacts(spec: ModelSpec): ModelFacts {
     moeIntermediate: moe?.kind === 'moe' ? moe.intermediate : 0,
     denseIntermediate: dense?.kind === 'dense' ? dense.intermediate : null,
     sharedIntermediate: moe?.kind === 'moe' ? (moe.shared?.intermediate ?? null) : null,
+    vocab: spec.vocabSize,
     fp8BlockRows: spec.fp8Block?.[0] ?? null,
   }
 }

@@ -21,6 +21,10 @@ export function kvBytesPerToken(spec: ModelSpec, attnTp: number): number {
   return 4 * columns.reduce((a, b) => a + b, 0)
 }
 
+/** The same in the pools of all ranks, which all live in this machine's memory. */
+const poolBytesPerToken = (spec: ModelSpec, sizes: ParallelSizes): number =>
+  kvBytesPerToken(spec, sizes.attnTp) * sizes.tp
+
 export interface MemorySituation {
   /** Bytes free for the KV pool and everything after it. */
   readonly free: number
@@ -37,8 +41,7 @@ export function kvPoolTokens(
   contextLength: number,
   memory: MemorySituation,
 ): number {
-  // The caches of all ranks live in this machine's memory.
-  const bytesPerToken = kvBytesPerToken(spec, sizes.attnTp) * sizes.tp
+  const bytesPerToken = poolBytesPerToken(spec, sizes)
   const allowed =
     flags.memFractionStatic === null ? memory.free / 4 : memory.total * flags.memFractionStatic - memory.weights
   const pages = (tokens: number) => Math.ceil(tokens / flags.pageSize) * flags.pageSize
@@ -80,13 +83,35 @@ export function programLimits(
   memory: MemorySituation,
 ): ProgramLimits {
   const contextLength = contextLengthOf(flags, spec)
+  const kvSlots = kvPoolTokens(flags, spec, sizes, contextLength, memory)
+  requireContextTables(flags, spec, sizes, contextLength, memory.free / 2)
   return {
     tokens: flags.chunkedPrefillSize + flags.maxRunningRequests,
     sequences: flags.maxRunningRequests,
     contextLength,
     pageSize: flags.pageSize,
-    kvSlots: kvPoolTokens(flags, spec, sizes, contextLength, memory),
+    kvSlots,
   }
+}
+
+/** Rotary tables have a row for each position, page tables a word for each page of each running request. They may take `limit` bytes. */
+function requireContextTables(
+  flags: EngineFlags,
+  spec: ModelSpec,
+  sizes: ParallelSizes,
+  contextLength: number,
+  limit: number,
+): void {
+  const ropeWidth = Math.max(...spec.layers.map(l => l.attention.rope.width))
+  const pageWords = (flags.maxRunningRequests * sizes.attnDp) / flags.pageSize
+  const bytesPerPosition = 4 * (ropeWidth + pageWords)
+  if (contextLength * bytesPerPosition <= limit) return
+  throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
+    what: `position and page tables for a context of ${contextLength} tokens`,
+    needed: showBytes(contextLength * bytesPerPosition),
+    available: showBytes(Math.max(0, limit)),
+    remedy: `Use --context-length ${Math.max(1, Math.floor(limit / bytesPerPosition))} or less.`,
+  })
 }
 
 export const machineMemory = (): number => totalmem()

@@ -25,6 +25,7 @@ const model: ModelFacts = {
   moeIntermediate: 32,
   denseIntermediate: 64,
   sharedIntermediate: null,
+  vocab: 100,
   fp8BlockRows: null,
 }
 const resolve = (flags: Partial<ParallelFlags>, facts: Partial<ModelFacts> = {}) =>
@@ -91,6 +92,18 @@ describe('parallel sizes', () => {
       /--tp-size of at most 3/,
       { denseIntermediate: 3, sharedIntermediate: 3 },
     ],
+    [
+      'a vocabulary smaller than its cut',
+      { tpSize: 4, attnDpSize: 4, moeDenseTpSize: 1 },
+      /3 tokens cannot be cut into 4 pieces.*--enable-dp-lm-head.*at most 3/,
+      { vocab: 3 },
+    ],
+    [
+      'a vocabulary smaller than attention-TP',
+      { tpSize: 8, attnDpSize: 2, enableDpLmHead: true },
+      /3 tokens cannot be cut into 4 pieces.*Use a --tp-size of at most 3/,
+      { vocab: 3 },
+    ],
     ['EP without experts', { tpSize: 2, epSize: 2, attnDpSize: 2 }, /Leave --ep-size out/, { experts: 0 }],
     ['ranks that do not spread over nodes', { tpSize: 3, attnDpSize: 3, nnodes: 2 }, /multiple of 2/],
     ['a node that does not exist', { tpSize: 2, nnodes: 2, nodeRank: 2 }, /from 0 to 1/],
@@ -102,6 +115,10 @@ describe('parallel sizes', () => {
   ]
   it.each(refused)('refuses %s and says what would work', (_, flags, pattern, facts) => {
     expect(refusal(flags, facts)).toMatch(pattern)
+  })
+
+  it('takes a small vocabulary when the output head is not cut over all ranks', () => {
+    expect(resolve({ tpSize: 4, attnDpSize: 2, enableDpLmHead: true }, { vocab: 2 }).sizes.attnTp).toBe(2)
   })
 
   it('repeats KV heads when attention-TP exceeds them, and copies a latent cache', () => {

@@ -34,6 +34,8 @@ export interface ModelFacts {
   readonly denseIntermediate: number | null
   /** Width of the shared experts, cut over all ranks without an all-to-all backend; null without. */
   readonly sharedIntermediate: number | null
+  /** Rows of the output head, cut over all ranks, or over attention-TP with --enable-dp-lm-head. */
+  readonly vocab: number
   /** Rows of an FP8 block, or null: a cut of an expert must keep whole blocks only where it is computed in FP8. */
   readonly fp8BlockRows: number | null
 }
@@ -178,8 +180,16 @@ function checkModel(sizes: ParallelSizes, flags: ParallelFlags, model: ModelFact
 }
 
 /** Layers that are cut over all ranks: each must get a piece. */
-function checkWidths({ tp }: ParallelSizes, flags: ParallelFlags, model: ModelFacts): void {
-  const { denseIntermediate: dense, sharedIntermediate: shared } = model
+function checkWidths({ tp, attnTp }: ParallelSizes, flags: ParallelFlags, model: ModelFacts): void {
+  const { denseIntermediate: dense, sharedIntermediate: shared, vocab } = model
+  const headPieces = flags.enableDpLmHead ? attnTp : tp
+  if (vocab < headPieces) {
+    const whole = vocab >= attnTp ? '--enable-dp-lm-head, which cuts it over attention-TP only, or ' : ''
+    throw wrong(
+      `an output head of ${vocab} tokens cannot be cut into ${headPieces} pieces`,
+      `Use ${whole}a --tp-size of at most ${vocab}.`,
+    )
+  }
   if (dense !== null && dense < tp && flags.moeDenseTpSize !== 1) {
     throw wrong(
       `dense layers of width ${dense} cannot be cut over --tp-size ${tp}`,

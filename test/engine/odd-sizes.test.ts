@@ -43,6 +43,11 @@ const MODELS: readonly (readonly [Architecture, what: string, config: Json])[] =
     'whole heads rotate, two shared experts, tied',
     { partial_rotary_factor: 1, n_shared_experts: 2, tie_word_embeddings: true },
   ],
+  [
+    'glm4_moe',
+    'all experts of one group of two, some with negative scores',
+    { n_group: 2, topk_group: 1, num_experts_per_tok: 5 },
+  ],
   ['qwen2_moe', 'odd sizes', {}],
   [
     'qwen2_moe',
@@ -181,6 +186,29 @@ describe('layers as thin as their cuts', () => {
     const load = loadOneThread(made.random(description), four)
     await expect(load).rejects.toThrow(`: ${what} cannot be cut`)
     await expect(load).rejects.toMatchObject({ code: 'SY_PARALLEL_SIZES' })
+  })
+})
+
+describe('sizes that no machine has', () => {
+  it('positions for terabytes of tables are refused with a context that fits', async () => {
+    const config = { max_position_embeddings: 2_000_000_000 }
+    const directory = made.random({ architecture: 'qwen3_moe', seed: 2, config })
+    const load = loadOneThread(directory, { contextLength: null, maxTotalTokens: null })
+    await expect(load).rejects.toMatchObject({
+      code: 'SY_ENGINE_NOT_ENOUGH_MEMORY',
+      remedy: expect.stringMatching(/^Use --context-length \d+ or less\.$/),
+    })
+  })
+
+  it.each([
+    [{}, '3 tokens cannot be cut into 4 pieces'],
+    [{ enableDpLmHead: true }, null],
+  ] as const)('a vocabulary of 3 on 4 ranks, %j', async (flags, refusal) => {
+    const directory = made.random({ architecture: 'mixtral', seed: 2, config: { vocab_size: 3 } })
+    const load = loadOneThread(directory, { tpSize: 4, attnDpSize: 4, epSize: 2, ...flags })
+    if (refusal) return await expect(load).rejects.toThrow(refusal)
+    const results = (await load).run([wantingLogits('logits.0', [0, 2, 1])], [1], 0)
+    expect(worstLogits(results, [{ logits: new Oracle(directory).logits([0, 2, 1]) }])).toBeLessThan(2e-4)
   })
 })
 

@@ -68,13 +68,16 @@ const shares = (weights: readonly number[], epsilon = 0): number[] => {
   return weights.map(w => w / sum)
 }
 
-/** Scores of experts outside the best `topk_group` groups become 0. */
+/**
+ * Scores of experts outside the best `topk_group` groups become -Infinity, as in DeepSeek's own code. (transformers long wrote 0,
+ * which a negative correction turns into a good score.)
+ */
 function limitToGroups(c: OracleCheckpoint, scores: readonly number[], groupScore: (group: number[]) => number) {
   const groups = c.optional('n_group') ?? 1
   const size = scores.length / groups
   const perGroup = Array.from({ length: groups }, (_, g) => groupScore(scores.slice(g * size, (g + 1) * size)))
   const kept = topIndices(perGroup, c.optional('topk_group') ?? groups)
-  return scores.map((s, e) => (kept.includes(Math.floor(e / size)) ? s : 0))
+  return scores.map((s, e) => (kept.includes(Math.floor(e / size)) ? s : Number.NEGATIVE_INFINITY))
 }
 
 function chooser(c: OracleCheckpoint, prefix: string): Chooser {
