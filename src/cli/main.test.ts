@@ -66,6 +66,7 @@ describe('mistakes', () => {
     [['generate', 'd'], 'SY_CONFIG_MISSING_ARGUMENT', '--input-ids'],
     [['generate', 'd', '--prompt', 'a', '--input-ids', '1'], 'SY_CONFIG_CONFLICT', 'keep one'],
     [['generate', 'd', '--input-ids', '1,x'], 'SY_CONFIG_BAD_VALUE', '1,2,3'],
+    [['generate', 'd', '--input-ids', '1,,2'], 'SY_CONFIG_BAD_VALUE', '1,2,3'],
     [['generate', 'd', '--prompt', 'a', '--seed', '1.5'], 'SY_CONFIG_BAD_VALUE', 'whole number'],
     [['logits', 'd', '--input-ids', '1'], 'SY_CONFIG_MISSING_ARGUMENT', '--out'],
     [['bench', 'engine', 'd', '--batches', '1,0'], 'SY_CONFIG_BAD_VALUE', '1 to 4096'],

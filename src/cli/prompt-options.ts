@@ -31,11 +31,12 @@ export function takePrompt(command: string, options: Readonly<Record<string, unk
 }
 
 function parseIds(text: string): readonly number[] {
+  // An empty part between two commas is an id that got lost, so it is refused.
   const ids = text
-    .split(/[\s,]+/)
-    .filter(part => part !== '')
+    .trim()
+    .split(/\s*,\s*|\s+/)
     .map(part => (/^\d+$/.test(part) ? Number(part) : Number.NaN))
-  if (ids.length > 0 && ids.every(id => Number.isSafeInteger(id))) return ids
+  if (ids.every(id => Number.isSafeInteger(id))) return ids
   throw new ConfigError('SY_CONFIG_BAD_VALUE', {
     flag: '--input-ids',
     value: JSON.stringify(text.slice(0, 60)),

@@ -13,8 +13,7 @@ export async function readJsonObject(incoming: IncomingMessage, limit: number): 
     throw new HttpError('SY_HTTP_CONTENT_TYPE', { contentType: contentType.slice(0, 100) })
   }
   const bytes = await readBytes(incoming, limit)
-  // A byte order mark is no JSON, and every client that sends one means none.
-  const text = bytes.toString('utf8').replace(/^\ufeff/, '')
+  const text = decode(bytes)
   let value: unknown
   try {
     value = JSON.parse(text)
@@ -26,6 +25,15 @@ export async function readJsonObject(incoming: IncomingMessage, limit: number): 
     throw new HttpError('SY_HTTP_NOT_JSON', { problem: 'it is not an object' })
   }
   return value as Record<string, unknown>
+}
+
+/** UTF-8 without its byte order mark. Other bytes are refused: a prompt with replaced characters is not what was asked. */
+function decode(bytes: Buffer): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch {
+    throw new HttpError('SY_HTTP_NOT_JSON', { problem: 'it is not UTF-8' })
+  }
 }
 
 function readBytes(incoming: IncomingMessage, limit: number): Promise<Buffer> {

@@ -281,6 +281,13 @@ describe('routes', () => {
       const response = await echo.post('/v1/completions', body)
       expect([response.status, (await errorOf(response)).code]).toEqual([400, 'SY_HTTP_NOT_JSON'])
     }
+    const headers = { 'content-type': 'application/json' }
+    const send = (body: Buffer) =>
+      fetch(`${url}/v1/completions`, { method: 'POST', headers, body: new Uint8Array(body) })
+    const marked = await send(Buffer.from('\ufeff{"prompt": "a"}'))
+    expect(marked.status).toBe(200)
+    const latin1 = await send(Buffer.from('{"prompt": "caf\xe9"}', 'latin1'))
+    expect([latin1.status, (await errorOf(latin1)).message]).toEqual([400, expect.stringContaining('not UTF-8')])
   })
 
   it('give every answer a request id, the caller’s when it sends one', async () => {
