@@ -107,7 +107,7 @@ function requireContextTables(
   const bytesPerPosition = 4 * (ropeWidth + pageWords)
   if (contextLength * bytesPerPosition <= limit) return
   throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
-    what: `position and page tables for a context of ${contextLength} tokens`,
+    what: `a context of ${contextLength} tokens, even without KV cache,`,
     needed: showBytes(contextLength * bytesPerPosition),
     available: showBytes(Math.max(0, limit)),
     remedy: `Use --context-length ${Math.max(1, Math.floor(limit / bytesPerPosition))} or less.`,
