@@ -383,6 +383,12 @@ function misuse(make: MakeExpertBuffers): void {
 /** Ranks that do not do the same are told so, by field, instead of waiting for ever or reading wrong rows. */
 function disagreements(make: MakeExpertBuffers): void {
   const c = plainCase()
+  const tokens = c.config.expertsOfMember.map((_, m) => routingOf(c, m).tokens)
+  /** Everybody expects what the others bring; the odd one brings a token less. */
+  const expecting = (b: ExpertBuffer, odd: boolean) => {
+    const routing = routingOf(c, b.member)
+    return { ...routing, tokens: routing.tokens - (odd ? 1 : 0), tokensOfMember: tokens }
+  }
   const cases: [string, RegExp, (b: ExpertBuffer, odd: boolean) => Step<unknown>][] = [
     ['layer', /layer is/, (b, odd) => b.notify({ ...tag(1), layer: odd ? 4 : 3 }, routingOf(c, b.member))],
     ['operation', /program operation is/, (b, odd) => b.notify(tag(odd ? 2 : 1), routingOf(c, b.member))],
@@ -412,7 +418,19 @@ function disagreements(make: MakeExpertBuffers): void {
         return b.notify(tag(1), routingOf(c, b.member))
       },
     ],
+    ['number of tokens, normal', /: rows is \d+ as rank/, (b, odd) => b.notify(tag(1), expecting(b, odd))],
+    [
+      'number of tokens, low-latency',
+      /: rows is \d+ as rank/,
+      function* (b, odd) {
+        const receive = yield* b.sendLowLatency(tag(1), expecting(b, odd), payload(c, b, 1))
+        return yield* receive()
+      },
+    ],
   ]
+  it('does not mind tokens that are as many as expected', () => {
+    run(make(c.config), b => b.notify(tag(1), expecting(b, false)))
+  })
   it.each(cases)('names the field when a rank has another %s', (_, pattern, body) => {
     let error: unknown
     try {

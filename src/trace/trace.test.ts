@@ -64,9 +64,9 @@ function runRanks(
     const comm = new ShmCommunicator(control, group, rank)
     const place = { rows: 'tokens' as const, layer: 0 }
     const operations: BoundOperation[] = [
-      { ...place, index: 0, how: 'kernel', kernel: () => {} },
-      { ...place, index: 1, how: 'collective', run: () => comm.barrier(tag) },
-      { ...place, index: 2, how: 'kernel', kernel: () => {} },
+      { ...place, kind: 'add', index: 0, how: 'kernel', kernel: () => {} },
+      { ...place, kind: 'all_gather', index: 1, how: 'collective', run: () => comm.barrier(tag) },
+      { ...place, kind: 'add', index: 2, how: 'kernel', kernel: () => {} },
     ]
     for (let step = 1; step <= steps; step++) {
       switchRecording(rings[rank]!, recorded(step))
