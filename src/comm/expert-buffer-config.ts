@@ -8,7 +8,7 @@ import { WIRE_DTYPES, type WireDtype, type WireFormat, wireFormat } from './wire
 export interface RingConfig {
   /** A rank's tokens are cut into this many contiguous ranges, each with its own rings. */
   readonly channels: number
-  /** Rows that are published together (nvl_chunk_send); at most half of ringTokens. */
+  /** Rows that are published together (nvl_chunk_send); at most ringTokens, half of it to send and receive at once. */
   readonly chunkTokens: number
   /** Slots of a ring (nvl_chunk_recv). */
   readonly ringTokens: number
@@ -226,7 +226,7 @@ export function checkConfig(config: ExpertBufferConfig): void {
       const { channels, chunkTokens, ringTokens } = n.transit
       need(positive(channels) && channels <= 64, 'channels', channels, '1 to 64')
       need(positive(chunkTokens), 'chunk tokens', chunkTokens, 'at least 1')
-      need(positive(ringTokens) && chunkTokens * 2 <= ringTokens, 'ring tokens', ringTokens, 'at least two chunks')
+      need(positive(ringTokens) && chunkTokens <= ringTokens, 'ring tokens', ringTokens, 'at least one chunk')
     }
   }
   if (l) need(positive(l.slots), 'lowLatency.slots', l.slots, 'at least 1')

@@ -75,7 +75,7 @@ function configOf(mode: EpMode, o: EpBenchOptions, routes: EpRoutes): ExpertBuff
   if (mode === 'low_latency')
     return { ...common, lowLatency: { slots: o.lowLatencyTokens, dispatchWire, combineWire, reduce: 'sender' } }
   const perLane = Math.max(6, Math.floor((Math.max(...routes.received) * o.ringShare) / o.ranks))
-  const ring = { channels: 1, chunkTokens: Math.max(1, Math.floor(perLane / 3)), ringTokens: perLane }
+  const ring = { channels: 1, chunkTokens: Math.max(1, Math.floor(perLane / 2)), ringTokens: perLane }
   const maxReceived = Math.max(1, ...routes.received)
   const transit = mode === 'ring' ? ring : ('direct' as const)
   return { ...common, normal: { maxTokens: o.tokens, maxReceived, dispatchWire, combineWire, transit } }

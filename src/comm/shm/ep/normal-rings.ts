@@ -1,6 +1,6 @@
 // The normal mode's two jobs over transit rings. Dispatch: a round of a lane is the next chunk of the tokens that go there.
 // Combine: a round is the next chunk of the origin's tokens, whoever sends rows for them, so that the origin can add a token's
-// rows in member order straight from the rings.
+// rows in member order straight from the rings. A rank's rows for itself need no ring: they are copied, or read where they are.
 import type { CollectiveTag } from '../../communicator.js'
 import type { RingConfig } from '../../expert-buffer-config.js'
 import type { WireFormat } from '../../wire/format.js'
@@ -27,9 +27,11 @@ export class DispatchJob implements RingJob {
   readonly #incoming: Int32Array
   readonly #start: Int32Array
   readonly #caching: { readonly caching?: 'bypass' }
+  readonly #member: number
 
   constructor(
     tag: CollectiveTag,
+    member: number,
     handle: NormalEpHandle,
     config: RingConfig,
     kernels: WireKernels,
@@ -38,6 +40,7 @@ export class DispatchJob implements RingJob {
     format: WireFormat,
   ) {
     this.tag = tag
+    this.#member = member
     this.format = format
     this.#kernels = kernels
     this.#config = config
@@ -58,7 +61,18 @@ export class DispatchJob implements RingJob {
     return member * this.#config.channels + channel
   }
 
+  /** Copies the rows that stay on this rank. */
+  copyOwn(): void {
+    for (let c = 0; c < this.#config.channels; c++) {
+      const lane = this.#lane(this.#member, c)
+      const fromIndex = this.#lists[lane]!
+      const common = { from: this.#from, to: this.#to, ...this.#caching }
+      this.#kernels.transfer({ ...common, n: fromIndex.length, fromIndex, toRow: this.#start[lane]! })
+    }
+  }
+
   outgoing(member: number, channel: number, round: number): number {
+    if (member === this.#member) return 0
     return inChunk(this.#lists[this.#lane(member, channel)]!.length, this.#config.chunkTokens, round)
   }
 
@@ -69,6 +83,7 @@ export class DispatchJob implements RingJob {
   }
 
   incoming(member: number, channel: number, round: number): number {
+    if (member === this.#member) return 0
     return inChunk(this.#incoming[this.#lane(member, channel)]!, this.#config.chunkTokens, round)
   }
 
@@ -109,6 +124,7 @@ export interface CombineWork {
   readonly tag: CollectiveTag
   readonly handle: NormalEpHandle
   readonly kernels: WireKernels
+  readonly member: number
   /** Partial rows of what was received. */
   readonly from: Rows
   readonly out: Rows
@@ -122,6 +138,8 @@ export class CombineJob implements RingJob {
   readonly #work: CombineWork
   readonly #config: RingConfig
   readonly #size: number
+  /** The own member when its rows are read where they are: a wire format other than f32 must round them as all others. */
+  readonly #own: number
   /** [members · channels][rounds + 1]: first received row of each round. */
   readonly #firstRow: readonly Int32Array[]
   /** [channels][rounds, members]: own tokens of a round that have a row on the member. */
@@ -137,6 +155,7 @@ export class CombineJob implements RingJob {
     this.#work = work
     this.#config = config
     this.#size = size
+    this.#own = work.format.dtype === 'f32' ? work.member : -1
     const most = Math.max(...tokensOfMember)
     this.rounds = Math.ceil(Math.ceil(most / channels) / chunkTokens)
     let row = 0
@@ -173,6 +192,7 @@ export class CombineJob implements RingJob {
   }
 
   outgoing(member: number, channel: number, round: number): number {
+    if (member === this.#own) return 0
     const firsts = this.#firstRow[member * this.#config.channels + channel]!
     return firsts[round + 1]! - firsts[round]!
   }
@@ -183,6 +203,7 @@ export class CombineJob implements RingJob {
   }
 
   incoming(member: number, channel: number, round: number): number {
+    if (member === this.#own) return 0
     return this.#expected[channel]![round * this.#size + member]!
   }
 
@@ -195,9 +216,11 @@ export class CombineJob implements RingJob {
     const next = Int32Array.from(at)
     for (let i = 0; i < slots.length; i++) {
       const m = i % size
-      slots[i] = table[from * size + i]! < 0 ? -1 : next[m]!
-      if (slots[i]! >= 0) next[m] = (next[m]! + 1) % this.#config.ringTokens
+      const row = table[from * size + i]!
+      slots[i] = row < 0 || m === this.#own ? row : next[m]!
+      if (row >= 0) next[m] = (next[m]! + 1) % this.#config.ringTokens
     }
-    this.#work.kernels.sum({ from: rings, out: this.#work.out, n: end - from, outRow: from, table: slots })
+    const sources = rings.map((ring, m) => (m === this.#own ? this.#work.from : ring))
+    this.#work.kernels.sum({ from: sources, out: this.#work.out, n: end - from, outRow: from, table: slots })
   }
 }

@@ -208,7 +208,9 @@ export class NormalMode {
     let run: RingRun | null = null
     if (this.#rings) {
       const to = piece.decoded ?? piece.received[this.#core.member]!
-      run = this.#begin(new DispatchJob(tag, handle, this.#rings.config, kernels, from, to, format))
+      const job = new DispatchJob(tag, this.#core.member, handle, this.#rings.config, kernels, from, to, format)
+      run = this.#begin(job)
+      job.copyOwn()
     } else {
       const { table, tokens } = handle
       kernels.scatter({ from, to: piece.received, n: tokens, fromRow: 0, table })
@@ -267,7 +269,7 @@ export class NormalMode {
     let run: RingRun | null = null
     if (this.#rings) {
       const format = views.wire(this.#config.combineWire)
-      const job = { tag, handle, kernels, from, out: target, format }
+      const job = { tag, handle, kernels, member, from, out: target, format }
       run = this.#begin(new CombineJob(job, this.#rings.config, piece.metas[member]!.sources, this.#core.size))
     } else if (piece.encodedPartials) {
       kernels.transfer({ from, to: piece.encodedPartials[member]!, n: received })
