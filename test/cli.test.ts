@@ -134,11 +134,11 @@ describe('switchyard', () => {
 
   it('explain and doctor report in words and in JSON', async () => {
     const [words, json, doctor] = await Promise.all([
-      at('explain', demo),
+      at('explain', demo, '--program'),
       at('explain', demo, '--json'),
       at('doctor', '--json'),
     ])
-    expect(words.stdout).toContain('weight bytes')
+    expect(words.stdout).toContain('every distinct shard once')
     expect(words.stdout).toContain('program of a step')
     expect(JSON.parse(json.stdout)).toMatchObject({ model: { architecture: 'deepseek_v3', layers: 6 } })
     expect(doctor.code).toBe(0)

@@ -88,6 +88,17 @@ const bufferTable = ({ expertBuffer }: ExplainReport): string => {
   )
 }
 
+/** Ascending: 1, 2, 3, 5 → "1-3, 5". */
+function ranges(layers: readonly number[]): string {
+  const runs: [number, number][] = []
+  for (const layer of layers) {
+    const run = runs.at(-1)
+    if (run !== undefined && run[1] === layer - 1) run[1] = layer
+    else runs.push([layer, layer])
+  }
+  return runs.map(([from, to]) => (from === to ? String(from) : `${from}-${to}`)).join(', ')
+}
+
 /** Collectives that differ only in their layer are one row. */
 function collectiveTable({ collectives }: ExplainReport): string {
   const rows = new Map<string, { layers: number[]; cells: string[] }>()
@@ -102,7 +113,7 @@ function collectiveTable({ collectives }: ExplainReport): string {
     [...rows.values()].map(({ layers, cells: [kind, group, label, why] }) => [
       kind!,
       group!,
-      layers[0] === -1 ? '-' : layers.length === 1 ? String(layers[0]) : `${layers.length} of them`,
+      layers[0] === -1 ? '-' : ranges(layers),
       label!,
       why!,
     ]),
