@@ -21,7 +21,7 @@ import { ParallelError, type ParallelSizes } from '../parallel/index.js'
 
 /**
  * @returns null for a model without routed experts
- * @throws ParallelError when the file is of another model; ExpertLoadError when it cannot be read
+ * @throws ParallelError when the file is of another model, or the model has no experts to place; ExpertLoadError when it cannot be read
  */
 export function resolvePlacement(
   location: string,
@@ -30,7 +30,13 @@ export function resolvePlacement(
   redundant: number,
 ): Placement | null {
   const ffn = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
-  if (ffn?.kind !== 'moe') return null
+  if (ffn?.kind !== 'moe') {
+    if (location === 'trivial') return null
+    throw new ParallelError('SY_PARALLEL_SIZES', {
+      what: '--init-expert-location is given, but the model has no routed experts',
+      remedy: 'Leave --init-expert-location out.',
+    })
+  }
   const { experts, groups } = ffn.router
   const layers = spec.layers.length
   const physical = experts + redundant

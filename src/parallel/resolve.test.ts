@@ -105,6 +105,18 @@ describe('parallel sizes', () => {
       { vocab: 3 },
     ],
     ['EP without experts', { tpSize: 2, epSize: 2, attnDpSize: 2 }, /Leave --ep-size out/, { experts: 0 }],
+    [
+      'an all-to-all without experts',
+      { tpSize: 2, attnDpSize: 2, moeA2aBackend: 'deepep' },
+      /Leave --moe-a2a-backend out/,
+      { experts: 0 },
+    ],
+    [
+      'replicas of experts that are not there',
+      { epNumRedundantExperts: 2 },
+      /Leave --ep-num-redundant-experts out/,
+      { experts: 0 },
+    ],
     ['ranks that do not spread over nodes', { tpSize: 3, attnDpSize: 3, nnodes: 2 }, /multiple of 2/],
     ['a node that does not exist', { tpSize: 2, nnodes: 2, nodeRank: 2 }, /from 0 to 1/],
     ['context parallel', { tpSize: 2, attnCpSize: 2 }, /--attn-cp-size 2 is not supported yet/],

@@ -157,7 +157,13 @@ function checkModel(sizes: ParallelSizes, flags: ParallelFlags, model: ModelFact
     )
   }
   if (model.experts === 0) {
-    if (ep > 1) throw wrong(`--ep-size ${ep}, but the model has no routed experts`, 'Leave --ep-size out.')
+    const nothing = (given: string, flag: string) =>
+      wrong(`${given}, but the model has no routed experts`, `Leave ${flag} out.`)
+    if (flags.moeA2aBackend !== 'none' && tp > 1)
+      throw nothing(`--moe-a2a-backend ${flags.moeA2aBackend}`, '--moe-a2a-backend')
+    if (ep > 1) throw nothing(`--ep-size ${ep}`, '--ep-size')
+    const redundant = flags.epNumRedundantExperts
+    if (redundant > 0) throw nothing(`--ep-num-redundant-experts ${redundant}`, '--ep-num-redundant-experts')
     return
   }
   const redundant = flags.epNumRedundantExperts

@@ -189,7 +189,7 @@ describe('layers as thin as their cuts', () => {
   })
 })
 
-describe('sizes that no machine has', () => {
+describe('sizes that do not go together', () => {
   it('positions for terabytes of tables are refused with a context that fits', async () => {
     const config = { max_position_embeddings: 2_000_000_000 }
     const directory = made.random({ architecture: 'qwen3_moe', seed: 2, config })
@@ -198,6 +198,15 @@ describe('sizes that no machine has', () => {
       code: 'SY_ENGINE_NOT_ENOUGH_MEMORY',
       remedy: expect.stringMatching(/^Use --context-length \d+ or less\.$/),
     })
+  })
+
+  it('a placement for a model whose layers are all dense is refused, not ignored', async () => {
+    const directory = made.random({ architecture: 'qwen3_moe', seed: 2, config: { mlp_only_layers: [0, 1, 2] } })
+    const load = loadOneThread(directory, { initExpertLocation: '{"physical_to_logical_map": [[0], [0], [0]]}' })
+    await expect(load).rejects.toMatchObject({ remedy: 'Leave --init-expert-location out.' })
+    const engine = await loadOneThread(directory, {})
+    const results = engine.run([wantingLogits('logits.0', [5, 3])], [0], 0)
+    expect(worstLogits(results, [{ logits: new Oracle(directory).logits([5, 3]) }])).toBeLessThan(2e-5)
   })
 
   it.each([
