@@ -21,8 +21,10 @@ export interface Drill {
 export function parseDrill(value: Readonly<Record<string, unknown>> | null, ranks: number): Drill | null {
   if (value === null) return null
   const whole = (key: string, otherwise: number) => (value[key] === undefined ? otherwise : Number(value[key]))
-  const drill = { rank: whole('rank', 0), step: whole('step', 1), operation: whole('operation', 0) }
   const kind = DRILL_KINDS.find(k => k === value['kind'])
+  // Ranks can disagree in steps only; step 0 is before the first.
+  const first = kind?.startsWith('wrong') ? 1 : 0
+  const drill = { rank: whole('rank', 0), step: Math.max(whole('step', 1), first), operation: whole('operation', 0) }
   if (kind && drill.rank < ranks && Object.values(drill).every(n => Number.isInteger(n) && n >= 0)) {
     return { ...drill, kind }
   }

@@ -51,6 +51,11 @@ export class EngineError extends errorArea('Engine', {
     message: '--context-length {asked} is longer than the {limit} positions of the model',
     remedy: 'Use --context-length {limit} or less.',
   },
+  SY_ENGINE_NOT_FINITE: {
+    status: 500,
+    message: 'the model gave logits that are no finite numbers after {tokens} tokens',
+    remedy: 'The weights hold NaN or infinite values, or overflow: check the checkpoint, or try --dtype float32.',
+  },
   SY_ENGINE_NOT_BUILT: {
     status: 400,
     message: 'the compiled rank worker is missing at {file}',

@@ -2,6 +2,7 @@
 // how it ends. It knows neither ranks nor other requests.
 import type { Tokenizer } from '../formats/tokenizer/index.js'
 import type { RequestProgress } from '../scheduler/index.js'
+import { EngineError } from './errors.js'
 import { EventQueue } from './event-queue.js'
 import type { FinishReason, GenerationEvent, GenerationRequest, TokenLogprob } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
@@ -61,6 +62,10 @@ export class LiveRequest {
     })
     this.#admitted ||= admittedAt
     this.#cachedTokens = cachedTokens
+    if (end === 'not_finite') {
+      this.fail(new EngineError('SY_ENGINE_NOT_FINITE', { tokens: this.tokens }))
+      return false
+    }
     if (token === null) {
       if (end !== null && this.request.sampling.maxTokens === 0) this.finish({}, 'length')
       return false

@@ -39,7 +39,8 @@ export interface RankRequest {
   readonly promptTopLogprobs?: number
 }
 
-export type EndReason = 'stop' | 'length'
+/** `not_finite`: the logits it was to be drawn from are no numbers. */
+export type EndReason = 'stop' | 'length' | 'not_finite'
 
 export class RequestState {
   readonly request: RankRequest

@@ -245,6 +245,11 @@ export class Scheduler {
       let token: number | null = null
       let end: EndReason | null = null
       if (slice.sample) {
+        if (!Number.isFinite(logprobs[row - 1]!)) {
+          this.#finish(state)
+          progress.push(endedBy('not_finite', state, logitRow, logitRows))
+          continue
+        }
         token = sampled[row - 1]!
         if (state.drawn === 0) this.#cachedTokens += state.cached
         state.tokens[state.length++] = token
@@ -269,4 +274,10 @@ export class Scheduler {
     this.#running.splice(this.#running.indexOf(state), 1)
     this.#ledger.release(state)
   }
+}
+
+/** An end without a token. */
+function endedBy(end: EndReason, state: RequestState, logitRow: number, logitRows: number): RequestProgress {
+  const { id, admittedAt, cached } = state
+  return { id, token: null, logprob: 0, end, admittedAt, cachedTokens: cached, logitRow, logitRows }
 }

@@ -2,8 +2,9 @@
 // Invariant: one span a weight, in the order of the plan, laid out as the device's packer wants it. Between weights the event
 // loop runs, so that a progress bar moves and signals arrive.
 import { Unreachable } from '../../config/errors.js'
-import type { MemoryLender, MemorySpan } from '../../device/memory.js'
+import { f32View, type MemoryLender, type MemorySpan } from '../../device/memory.js'
 import type { PackedMatrix, Packer, PackSource, ParameterVector, WeightKind } from '../../device/ops.js'
+import { CheckpointError } from '../safetensors/index.js'
 import type { LoadedWeights, MatrixSpec, VectorSpec, WeightPiece, WeightPlan, WeightSpec } from '../weight-spec.js'
 
 export interface PackOptions {
@@ -98,5 +99,15 @@ function packVector(weight: VectorSpec, packer: Packer, span: MemorySpan, read: 
   }
   if (at !== weight.length)
     throw new Unreachable(`weight ${weight.name}: pieces make ${at} of ${weight.length} elements`)
+  // Norms and biases reach every token and the choice of experts: no number there is wrong without a sign of it.
+  const bad = f32View(span)
+    .subarray(0, weight.length)
+    .findIndex(value => !Number.isFinite(value))
+  if (bad >= 0)
+    throw new CheckpointError('SY_CHECKPOINT_NOT_FINITE', {
+      weight: weight.name,
+      tensor: weight.pieces[0]!.tensor,
+      index: bad,
+    })
   return target
 }

@@ -48,6 +48,11 @@ export class CheckpointError extends errorArea('Checkpoint', {
     message: '{file}: there is no tensor {tensor}',
     remedy: 'list the tensors with `switchyard inspect`',
   },
+  SY_CHECKPOINT_NOT_FINITE: {
+    status: 400,
+    message: 'weight {weight} (from tensor {tensor}) is not a finite number at element {index}',
+    remedy: 'the file is damaged or was saved by a run that had diverged: get the checkpoint again',
+  },
   SY_CHECKPOINT_WEIGHTS: {
     status: 400,
     message: '{file}: {count} of its weights do not fit the model: {problems}',

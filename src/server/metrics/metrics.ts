@@ -86,6 +86,18 @@ const STATE_METRICS: readonly StateMetric[] = [
     help: 'Times a request was put back into the queue because the KV cache was full.',
     read: s => s.retractions,
   },
+  {
+    name: 'normal_dispatch_steps_total',
+    kind: 'counter',
+    help: 'Steps with tokens whose rows went to experts by normal dispatch.',
+    read: s => s.dispatchSteps.normal,
+  },
+  {
+    name: 'low_latency_dispatch_steps_total',
+    kind: 'counter',
+    help: 'Steps with tokens whose rows went to experts by low-latency dispatch.',
+    read: s => s.dispatchSteps.low_latency,
+  },
 ]
 
 type CountOf = (counts: RankCounts) => number
