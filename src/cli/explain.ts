@@ -63,7 +63,7 @@ function text(report: ExplainReport, withProgram: boolean): string {
     ...(report.collectives.length > 0 ? [collectiveTable(report)] : ['no collectives: one rank does everything']),
     ...(withProgram ? ['', 'program of a step', ...report.programText.map(line => `  ${line}`)] : []),
   ]
-  return `${sections.join('\n')}\n`
+  return `${sections.map(section => section.trimEnd()).join('\n')}\n`
 }
 
 const kvTable = ({ kvChoices, parallel }: ExplainReport): string =>

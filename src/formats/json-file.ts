@@ -1,6 +1,6 @@
 // Reads a JSON object from disk with every way it can go wrong told apart, so that each area reports it in its own words.
 // Invariant: never throws and never reads more than `limit` bytes. It knows nothing of what the object should hold.
-import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
+import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
 
 export type JsonObject = Record<string, unknown>
 
@@ -48,7 +48,8 @@ export function readJsonObject(path: string, limit: number): JsonFileResult {
 export function readText(path: string, limit: number): string | Extract<JsonFileResult, { ok: false }> {
   let descriptor: number
   try {
-    descriptor = openSync(path, 'r')
+    // Without waiting: opening a pipe would wait for a writer before it could be seen that this is no file.
+    descriptor = openSync(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0))
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code
     return { ok: false, missing: code === 'ENOENT' || code === 'ENOTDIR', found: `an unreadable file (${code})` }
