@@ -81,8 +81,8 @@ export class RankHost {
       workerData: { launch, commands: port2 },
       transferList: [port2],
       name: `rank ${rank}`,
-      // A rank's heap holds plans and closures only; its data is lent memory.
-      resourceLimits: { maxOldGenerationSizeMb: 1024 },
+      // A rank's heap holds plans and closures only; its data is lent memory. A small nursery keeps it flat from the start.
+      resourceLimits: { maxOldGenerationSizeMb: 1024, maxYoungGenerationSizeMb: 8 },
     })
     const exited = new Promise<void>(resolve => worker.once('exit', () => resolve()))
     const hosted: HostedRank = { worker, commands: port1, stopped: false, exited }
