@@ -1,6 +1,6 @@
 // Load on `switchyard serve` as a process of its own: many streams with random lengths, aborts, slow readers and bad requests. Nothing hangs, no two
 // texts mix, no request is lost, memory does not grow, and /health answers throughout.
-// A full run (SWITCHYARD_TEST_FULL=1) is 500 streams for 10 minutes on 4 ranks; otherwise 50 for 20 seconds on 2.
+// A full run (SWITCHYARD_TEST_FULL=1) is 500 streams for 10 minutes on 4 ranks; otherwise 50 for 60 seconds on 2.
 // SWITCHYARD_LOAD_SECONDS sets another time.
 import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
@@ -12,7 +12,7 @@ import { ServeProcess } from '../serve-process.js'
 
 const FULL = process.env['SWITCHYARD_TEST_FULL'] !== undefined && process.env['SWITCHYARD_TEST_FULL'] !== ''
 const STREAMS = FULL ? 500 : 50
-const SECONDS = Number(process.env['SWITCHYARD_LOAD_SECONDS'] ?? (FULL ? 600 : 20))
+const SECONDS = Number(process.env['SWITCHYARD_LOAD_SECONDS'] ?? (FULL ? 600 : 60))
 const WARM_UP_SECONDS = FULL ? 60 : 8
 const RANKS = FULL ? 4 : 2
 
