@@ -65,6 +65,8 @@ struct LinearJob {
 struct EmbedArgs { Rows out; Index ids; Matrix table; };
 struct RmsNormArgs { Rows out, x; const float *weight; i64 width, groups; double eps; };
 struct AddRmsNormArgs { Rows out, residual, x; const float *weight; i64 width; double eps; };
+// x[m] holds rows of member m; `first` says, when it runs, which of them belongs to row 0. A list, and a row of each.
+struct SumAddRmsNormArgs { Rows out, residual; const Rows *x; const float **row; i64 members, capacity; Index first; const float *weight; i64 width; double eps; };
 struct AddArgs { Rows out, a, b; i64 width; };
 struct CopyArgs { Rows out, x; i64 width; };
 struct GatherArgs { Rows out, x; Index index; i64 width; };
@@ -159,7 +161,8 @@ struct PackVectorArgs { float *target; i64 length; PackSource source; };
 
 enum Op : int {
   OP_EMBED, OP_RMS_NORM, OP_ADD_RMS_NORM, OP_ADD, OP_COPY, OP_GATHER_ROWS, OP_LINEAR, OP_HEAD_LINEAR, OP_ROPE,
-  OP_STORE_KV, OP_ATTENTION, OP_ROUTER, OP_GATED_ACTIVATION, OP_SIGMOID_SCALE, OP_EXPERTS, OP_SAMPLE, OP_COUNT
+  OP_STORE_KV, OP_ATTENTION, OP_ROUTER, OP_GATED_ACTIVATION, OP_SIGMOID_SCALE, OP_EXPERTS, OP_SAMPLE,
+  OP_SUM_ADD_RMS_NORM, OP_COUNT
 };
 
 using Run = int (*)(const void *args, i64 rows);

@@ -66,6 +66,8 @@ const float *Reader::vector(i64 least) {
 
 namespace {
 
+enum { MAX_SUMMED = 4096 };
+
 Activation activation(Reader &r) {
   Activation a;
   a.kind = (int)r.integer();
@@ -107,6 +109,29 @@ void read(Reader &r, Bound &, AddRmsNormArgs &a) {
   a.out = r.rows(a.width);
   a.residual = r.rows(a.width);
   a.x = r.rows(a.width);
+}
+
+void read(Reader &r, Bound &b, SumAddRmsNormArgs &a) {
+  a.width = r.integer();
+  a.eps = r.number();
+  a.members = r.integer();
+  r.need(a.members > 0 && a.members <= MAX_SUMMED, "a sum over no members, or over too many");
+  a.weight = r.vector(a.width);
+  r.need(a.weight, "a norm without weights");
+  a.out = r.rows(a.width);
+  a.residual = r.rows(a.width);
+  a.first = r.index(1, false);
+  if (r.error) return;
+  b.scratch = scratch(r, a.members * (i64)(sizeof(Rows) + sizeof(float *)));
+  if (!b.scratch) return;
+  Rows *x = (Rows *)b.scratch;
+  a.x = x;
+  a.row = (const float **)(x + a.members);
+  a.capacity = INT64_MAX;
+  for (i64 m = 0; m < a.members; m++) {
+    x[m] = r.rows(a.width, false);
+    if (x[m].capacity < a.capacity) a.capacity = x[m].capacity;
+  }
 }
 
 void read(Reader &r, Bound &, AddArgs &a) {
@@ -320,6 +345,7 @@ bool bind(const KernelTable &table, int op, Reader &r, Bound &b) {
     case OP_GATED_ACTIVATION: return make<GatedArgs>(r, b);
     case OP_SIGMOID_SCALE: return make<SigmoidScaleArgs>(r, b);
     case OP_EXPERTS: return make<ExpertsArgs>(r, b);
+    case OP_SUM_ADD_RMS_NORM: return make<SumAddRmsNormArgs>(r, b);
     default: return make<SampleArgs>(r, b);
   }
 }

@@ -1,4 +1,5 @@
-// Row-wise operations that move or combine a few numbers per element: norms, add, copy, gather, rope, KV store, gates.
+// Row-wise operations that move or combine a few numbers per element: norms, add, copy, gather, rope, KV store, gates;
+// and the end of a sum over ranks, taken where the ranks published their rows.
 //
 // Shapes are those of src/device/ops.ts. Sums over a row (norms) run in four vector accumulators in a fixed order that
 // depends on the width alone. All outputs may be the same rows as their inputs where the contract says so.
@@ -50,6 +51,41 @@ int addRmsNorm(const AddRmsNormArgs &a, i64 rows) {
     float *residual = a.residual.row(r);
     const float *x = a.x.row(r);
     eachVector(a.width, [&](i64 i, i64 n) { storeN(residual + i, loadN(residual + i, n) + loadN(x + i, n), n); });
+    scaleBy(a.out.row(r), residual, a.weight, inverseRms(sumOfSquares(residual, a.width), a.width, a.eps), a.width);
+  }
+  return OK;
+}
+
+namespace {
+
+// residual += x[0] + x[1] + …, the sum made first: N members, or `members` when N is 0. Small groups keep their addresses in registers.
+template <int N> void addSum(float *residual, const float *const *x, i64 members, i64 width) {
+  eachVector(width, [&](i64 i, i64 n) {
+    V s = loadN(x[0] + i, n);
+    if (N > 0) {
+#pragma GCC unroll 8
+      for (int m = 1; m < N; m++) s = s + loadN(x[m] + i, n);
+    } else
+      for (i64 m = 1; m < members; m++) s = s + loadN(x[m] + i, n);
+    storeN(residual + i, loadN(residual + i, n) + s, n);
+  });
+}
+
+} // namespace
+
+int sumAddRmsNorm(const SumAddRmsNormArgs &a, i64 rows) {
+  if (rows == 0) return OK;
+  i64 first = a.first.at(0);
+  if (first < 0 || first + rows > a.capacity) return INDEX_OUT_OF_RANGE;
+  for (i64 r = 0; r < rows; r++) {
+    float *residual = a.residual.row(r);
+    for (i64 m = 0; m < a.members; m++) a.row[m] = a.x[m].row(first + r);
+    switch (a.members) {
+      case 2: addSum<2>(residual, a.row, 2, a.width); break;
+      case 4: addSum<4>(residual, a.row, 4, a.width); break;
+      case 8: addSum<8>(residual, a.row, 8, a.width); break;
+      default: addSum<0>(residual, a.row, a.members, a.width);
+    }
     scaleBy(a.out.row(r), residual, a.weight, inverseRms(sumOfSquares(residual, a.width), a.width, a.eps), a.width);
   }
   return OK;

@@ -14,6 +14,7 @@ int experts(const ExpertsArgs &, i64 rows);       // experts.cpp
 int attention(const AttentionArgs &, i64 rows);   // attention.cpp
 int rmsNorm(const RmsNormArgs &, i64 rows);       // elementwise.cpp
 int addRmsNorm(const AddRmsNormArgs &, i64 rows);
+int sumAddRmsNorm(const SumAddRmsNormArgs &, i64 rows);
 int add(const AddArgs &, i64 rows);
 int copy(const CopyArgs &, i64 rows);
 int gatherRows(const GatherArgs &, i64 rows);

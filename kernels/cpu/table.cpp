@@ -65,6 +65,7 @@ const KernelTable SY_TABLE_NAME(SY_ISA) = {
         SY_ISA::call<AttentionArgs, SY_ISA::attention>, SY_ISA::call<RouterArgs, SY_ISA::router>,
         SY_ISA::call<GatedArgs, SY_ISA::gatedActivation>, SY_ISA::call<SigmoidScaleArgs, SY_ISA::sigmoidScale>,
         SY_ISA::call<ExpertsArgs, SY_ISA::experts>, SY_ISA::call<SampleArgs, SY_ISA::sample>,
+        SY_ISA::call<SumAddRmsNormArgs, SY_ISA::sumAddRmsNorm>,
     },
     SY_ISA::packMatrix,
     SY_ISA::packVector,

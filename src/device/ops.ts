@@ -120,6 +120,21 @@ export interface Ops {
     eps: number
   }): Kernel
 
+  /**
+   * residual[r] += Σ over m ascending of xs[m][first + r]; out = residual / rms(residual) * weight. One pass; the sum is made
+   * first, in f32: the bits of summing into a row and then addRmsNorm. `first` is i32 [1], read when the kernel runs.
+   * For rows where their ranks published them. Left out by devices whose ranks cannot read each other's memory.
+   */
+  sumAddRmsNorm?(a: {
+    out: Operand
+    residual: Operand
+    xs: readonly Operand[]
+    first: Operand
+    weight: ParameterVector
+    width: number
+    eps: number
+  }): Kernel
+
   /** out[:, 0..width) = a + b. out may be a or b. */
   add(a: { out: Operand; a: Operand; b: Operand; width: number }): Kernel
 

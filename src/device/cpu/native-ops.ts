@@ -41,6 +41,7 @@ const OPERATIONS = [
   'sigmoidScale',
   'experts',
   'sample',
+  'sumAddRmsNorm',
 ] as const
 type Operation = (typeof OPERATIONS)[number]
 
@@ -146,6 +147,21 @@ export class NativeOps implements Ops {
   }): Kernel {
     const list = this.#list().numbers(a.width, a.eps).vector(a.weight)
     return this.#bind('addRmsNorm', list.rows(a.out).rows(a.residual).rows(a.x))
+  }
+
+  sumAddRmsNorm(a: {
+    out: Operand
+    residual: Operand
+    xs: readonly Operand[]
+    first: Operand
+    weight: ParameterVector
+    width: number
+    eps: number
+  }): Kernel {
+    const list = this.#list().numbers(a.width, a.eps, a.xs.length).vector(a.weight)
+    list.rows(a.out).rows(a.residual).rows(a.first)
+    for (const x of a.xs) list.rows(x)
+    return this.#bind('sumAddRmsNorm', list)
   }
 
   add(a: { out: Operand; a: Operand; b: Operand; width: number }): Kernel {

@@ -12,6 +12,7 @@ import {
   rope,
   sigmoidScale,
   storeKv,
+  sumAddRmsNorm,
 } from './reference/elementwise.js'
 import { embed, headLinear, linear } from './reference/linear.js'
 import { experts, router } from './reference/moe.js'
@@ -22,6 +23,7 @@ export const referenceOps: Ops = Object.freeze({
   embed,
   rmsNorm,
   addRmsNorm,
+  sumAddRmsNorm,
   add,
   copy,
   gatherRows,

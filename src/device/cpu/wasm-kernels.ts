@@ -38,7 +38,7 @@ interface Exports {
 /** More than any kernel's frames, less than the page it lies in. */
 const STACK_BYTES = 2 * WASM_PAGE
 /** Numbers of the longest argument list, with room. */
-const MOST_NUMBERS = 256
+const MOST_NUMBERS = 1024
 
 /** Compiles the module and reserves the node's memory. @throws CpuDeviceError SY_DEVICE_NO_WASM_KERNELS, SY_DEVICE_WASM_MEMORY */
 export function createWasmNode(path: string = WASM_PATH): WasmNode {

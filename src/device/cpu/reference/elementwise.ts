@@ -1,4 +1,5 @@
 // Row-wise operations of the reference: norms, add, copy, gather, rope, KV store, gates. Double precision inside.
+import { Unreachable } from '../../../config/errors.js'
 import type { MemorySpan } from '../../memory.js'
 import { f32View } from '../../memory.js'
 import type { GatedActivation, Kernel, Operand, ParameterVector } from '../../ops.js'
@@ -63,6 +64,35 @@ export function addRmsNorm(a: {
   return perRow([out, residual, x], r => {
     const s = residual.at(r)
     for (let c = 0; c < a.width; c++) residual.data[s + c]! += x.data[x.at(r) + c]!
+    normalize(out.data, out.at(r), residual.data, s, weight, a.width, a.eps)
+  })
+}
+
+export function sumAddRmsNorm(a: {
+  out: Operand
+  residual: Operand
+  xs: readonly Operand[]
+  first: Operand
+  weight: ParameterVector
+  width: number
+  eps: number
+}): Kernel {
+  const out = f32Rows(a.out, a.width)
+  const residual = f32Rows(a.residual, a.width)
+  const xs = a.xs.map(x => f32Rows(x, a.width))
+  const first = i32Rows(a.first)
+  const weight = parameters(a.weight)!
+  const capacity = Math.min(...xs.map(x => x.capacity))
+  if (xs.length === 0) throw new Unreachable('a sum over no members')
+  return perRow([out, residual], r => {
+    const from = first.data[first.at(0)]! + r
+    checkIndex(from, capacity, 'row')
+    const s = residual.at(r)
+    for (let c = 0; c < a.width; c++) {
+      let sum = xs[0]!.data[xs[0]!.at(from) + c]!
+      for (let m = 1; m < xs.length; m++) sum = Math.fround(sum + xs[m]!.data[xs[m]!.at(from) + c]!)
+      residual.data[s + c]! += sum
+    }
     normalize(out.data, out.at(r), residual.data, s, weight, a.width, a.eps)
   })
 }
