@@ -24,6 +24,17 @@ export interface RowRange {
   readonly count: number
 }
 
+/** Members publish in two places by turns: which of them. */
+export type Parity = 0 | 1
+
+/** Where the members publish rows of one width at one parity, for kernels. A member writes only its own rows. */
+export interface Window {
+  /** f32 [rows, width] by member. */
+  readonly members: readonly Operand[]
+  /** i32 [1]: which of the members' rows a `reduce` wants first. */
+  readonly first: Operand
+}
+
 export interface Communicator {
   /** Name of the group for messages: "world", "attn_tp", "moe_ep" … */
   readonly group: string
@@ -49,6 +60,22 @@ export interface Communicator {
 
   /** out[counts[own], width] = the own piece of Σ over members of x[Σ counts, width]. Unequal counts make it reduce-scatter-v. */
   reduceScatter(tag: CollectiveTag, x: Operand, out: Operand, width: number, counts: ArrayLike<number>): Step<void>
+
+  /** Windows of a width, by parity: the same objects every time. */
+  windows(width: number): readonly [Window, Window]
+
+  /** Parity of this member's next collective. Its own rows in that window are free to be written. */
+  readonly nextParity: Parity
+
+  /**
+   * A reduction whose sum the caller makes: publishes x[rows.all, width] and waits for all members. Then the members' rows
+   * lie in the window of the parity that is returned, `first` is rows.from, and both stay so until this member's next
+   * collective of the group. The caller sums over members in ascending order.
+   */
+  reduce(tag: CollectiveTag, x: Operand, width: number, rows: RowRange): Step<Parity>
+
+  /** allGather of rows that the caller has written to its own window of `nextParity`: one copy less. */
+  allGatherWritten(tag: CollectiveTag, out: Operand, width: number, counts: ArrayLike<number>): Step<void>
 
   /**
    * The members hold column blocks of the same rows; each gets whole rows, but only those it asks for:

@@ -2,6 +2,7 @@
 // received and combined is compared bit for bit with a brute-force all-to-all (suite/ep-case.suite.ts). Misuse is in
 // suite/ep-misuse.suite.ts.
 import { describe, expect, it } from 'vitest'
+import { hostBuffer } from '../device/memory.js'
 import { interleave } from '../runtime/interleave.js'
 import { CounterRandom, STREAM } from '../runtime/random.js'
 import type { Step } from '../runtime/wait.js'
@@ -223,5 +224,5 @@ export function expertBufferSuite(name: string, make: MakeExpertBuffers, options
 const upTo = (n: number): number[] => Array.from({ length: n }, (_, i) => i)
 
 function writeConstant(o: ReturnType<typeof emptyRows>, row: number, width: number, value: number): void {
-  new Float32Array(o.span.buffer, o.span.byteOffset + 4 * (o.offset + row * o.stride), width).fill(value)
+  new Float32Array(hostBuffer(o.span), o.span.byteOffset + 4 * (o.offset + row * o.stride), width).fill(value)
 }

@@ -1,6 +1,6 @@
 // Collectives of ranks and the buffers of expert parallelism: the contracts, and their implementations over a node's
 // shared memory.
-export type { CollectiveTag, Communicator, RowRange } from './communicator.js'
+export type { CollectiveTag, Communicator, Parity, RowRange, Window } from './communicator.js'
 export { CommError, ExpertBufferError } from './errors.js'
 export type * from './expert-buffer.js'
 export {

@@ -1,9 +1,16 @@
 // Memory as ranks see it: spans of shared memory that the node allocates before ranks start and lends to them.
 // A rank owns nothing that a peer can address, so a rank that dies takes no memory with it.
 
-/** A piece of a SharedArrayBuffer. It can be posted to a worker; both sides then see the same bytes. */
+/** Memory that only a device reads and writes: the host knows its address and nothing else. */
+export interface DeviceMemory {
+  /** Which device, for messages: "cuda:0". */
+  readonly device: string
+  readonly address: number
+}
+
+/** A piece of shared host memory or of a device's own. It can be posted to a worker; both sides then see the same bytes. */
 export interface MemorySpan {
-  readonly buffer: SharedArrayBuffer
+  readonly buffer: SharedArrayBuffer | DeviceMemory
   /** Bytes from the start of `buffer`; a multiple of 64 for everything the node lends. */
   readonly byteOffset: number
   readonly byteLength: number
@@ -45,7 +52,14 @@ export const subspan = (span: MemorySpan, byteOffset: number, byteLength: number
   byteLength,
 })
 
-export const f32View = (s: MemorySpan): Float32Array => new Float32Array(s.buffer, s.byteOffset, s.byteLength >>> 2)
-export const i32View = (s: MemorySpan): Int32Array => new Int32Array(s.buffer, s.byteOffset, s.byteLength >>> 2)
-export const u16View = (s: MemorySpan): Uint16Array => new Uint16Array(s.buffer, s.byteOffset, s.byteLength >>> 1)
-export const u8View = (s: MemorySpan): Uint8Array => new Uint8Array(s.buffer, s.byteOffset, s.byteLength)
+/** The host's memory behind a span. @throws TypeError for memory of a device, which the host cannot read */
+export function hostBuffer({ buffer }: MemorySpan): SharedArrayBuffer {
+  if (buffer instanceof SharedArrayBuffer) return buffer
+  throw new TypeError(`the host cannot look into memory of ${buffer.device}`)
+}
+
+export const f32View = (s: MemorySpan): Float32Array =>
+  new Float32Array(hostBuffer(s), s.byteOffset, s.byteLength >>> 2)
+export const i32View = (s: MemorySpan): Int32Array => new Int32Array(hostBuffer(s), s.byteOffset, s.byteLength >>> 2)
+export const u16View = (s: MemorySpan): Uint16Array => new Uint16Array(hostBuffer(s), s.byteOffset, s.byteLength >>> 1)
+export const u8View = (s: MemorySpan): Uint8Array => new Uint8Array(hostBuffer(s), s.byteOffset, s.byteLength)

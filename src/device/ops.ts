@@ -11,9 +11,11 @@ import type { MemorySpan } from './memory.js'
 /** Runs a bound operation on the first `rows` rows. `rows` is 0 on an idle rank. */
 export type Kernel = (rows: number) => void
 
-/** Rows of 4-byte elements in device memory: element [r][c] lies at `offset + r * stride + c` elements of `span`. */
+/** Rows in device memory: element [r][c] lies at `offset + r * stride + c` elements of `span`. */
 export interface Operand {
   readonly span: MemorySpan
+  /** What an element is. Left out: four bytes, f32 or i32 as the operation says. `bf16` is met on accelerators only. */
+  readonly dtype?: ActivationDtype
   /** First element, in elements from the start of the span. */
   readonly offset: number
   /** Elements between rows. */
@@ -22,10 +24,14 @@ export interface Operand {
 
 export type WeightKind = 'f32' | 'bf16'
 
+/** What activations are stored as. The CPU computes in f32 only. */
+export type ActivationDtype = 'f32' | 'bf16'
+
 /**
- * `count` matrices of logical size [n, k] (y = x · Wᵀ), each packed in panels of 16 output rows, padded with zeros:
- * f32 `[ceil(n/16)][k][16]`, bf16 `[ceil(n/16)][ceil(k/2)][16][2]`. Matrix i starts at `i * strideBytes` of `span`.
- * The packed shape is never read as n and k. An int8 kind with scales will join as a further `kind`.
+ * `count` matrices of logical size [n, k] (y = x · Wᵀ) in the layout of the device whose packer wrote them. Matrix i starts at
+ * `i * strideBytes` of `span`. The packed shape is never read as n and k. An int8 kind with scales will join as a further `kind`.
+ * - `cpu`: panels of 16 output rows, padded with zeros: f32 `[ceil(n/16)][k][16]`, bf16 `[ceil(n/16)][ceil(k/2)][16][2]`.
+ * - `cuda`: row-major [n, k].
  */
 export interface PackedMatrix {
   readonly kind: WeightKind

@@ -84,7 +84,7 @@ export class Engine implements GenerationEngine {
   static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
     const device = openDevice(flags)
     if (device.kernels.warning) hooks.onNotice?.(device.kernels.warning)
-    const plan = planModel(flags, device)
+    const plan = planModel(flags, device, hooks.plan)
     for (const note of plan.parallel.notes) hooks.onNotice?.(note)
     const tokenizer = openTokenizer(plan)
     const lender = device.createLender()

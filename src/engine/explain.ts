@@ -178,6 +178,10 @@ const WHY: Partial<Record<Operation['kind'], Record<string, string>>> = {
     tp: 'each rank added only its experts (or its cut of the layer); the sum of the own rows comes home',
     attnTp: 'each member added only its own heads; each keeps a slice of the rows',
   },
+  reduce_norm: {
+    tp: 'each rank added only its part; the sum of the own rows goes straight into the residual and the norm',
+    attnTp: 'each member added only its own heads; the sum goes straight into the residual and the norm',
+  },
   gather_columns: {
     tp: 'the vocabulary is cut over all ranks; a row is sampled where its request lives',
     attnTp: 'the vocabulary is cut over the attention-TP group',
@@ -190,6 +194,7 @@ function explainCollective(op: Operation, operation: number): ExplainedCollectiv
     case 'all_gather':
     case 'all_reduce':
     case 'reduce_scatter':
+    case 'reduce_norm':
     case 'gather_columns': {
       const { group } = op.args
       return [{ operation, layer, kind, group, label, why: WHY[kind]?.[group] ?? '' }]

@@ -66,13 +66,21 @@ export interface EngineHooks {
   onNotice?(text: string): void
   /** Events that each rank's trace can hold (80 bytes each); left out, nothing can be traced. */
   readonly traceRecords?: number
+  /** For comparisons; not for users. */
+  readonly plan?: PlanOptions
+}
+
+/** Choices that no flag makes. */
+export interface PlanOptions {
+  /** Boundaries between layers as separate operations: the reference of the fused ones. */
+  readonly unfused?: boolean
 }
 
 /** What planning asks a device: how weights are packed, and how much memory its kernels reach. */
 export type PlanningDevice = Pick<CpuDevice, 'packer' | 'memoryLimit' | 'requireMemory'>
 
 /** Reads the config and builds the programs. Used by the engine and by `explain`. */
-export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan {
+export function planModel(flags: EngineFlags, device: PlanningDevice, options: PlanOptions = {}): ModelPlan {
   if (flags.modelPath === null) throw new ConfigError('SY_CONFIG_NO_MODEL', { example: 'switchyard serve models/demo' })
   const directory = resolve(flags.modelPath)
   const { spec, generation } = readModelSpec(directory, flags.jsonModelOverrideArgs ?? undefined)
@@ -85,7 +93,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
   const variants = variantsOf(flags, parallel.sizes, placement !== null)
-  const wiring = { spec, flags, topology, parallel, gather, placement, variants } as const
+  const wiring = { spec, flags, topology, parallel, gather, placement, variants, options } as const
   const build = (limits: ProgramLimits) => buildPrograms(wiring, limits)
 
   // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
@@ -107,6 +115,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice): ModelPlan
     dtype,
     limits,
     gather: flags.dpGather,
+    options,
     placement: placement?.physicalToLogical,
     sizes: topology.sizes,
     chunk: flags.chunkedPrefillSize,
@@ -158,16 +167,18 @@ interface Wiring {
   readonly gather: RankLayout['sumLenGather']
   readonly placement: Placement | null
   readonly variants: readonly ProgramVariant[]
+  readonly options: PlanOptions
 }
 
 function buildPrograms(wiring: Wiring, limits: ProgramLimits): ModelProgram[][] {
-  const { spec, topology, parallel, gather, placement, variants } = wiring
+  const { spec, topology, parallel, gather, placement, variants, options } = wiring
   const buffer = expertBufferOf(wiring, limits)
   const { denseLocal, dpLmHead } = parallel
   return topology.ranks.map(rank =>
     variants.map(variant => {
       const layout: RankLayout = {
         ...variant,
+        ...options,
         sizes: topology.sizes,
         rank,
         sumLenGather: gather,

@@ -9,7 +9,7 @@ import type { RankRequest } from '../scheduler/index.js'
 import type { Trace } from '../trace/index.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
-import { loadModelWeights, type ModelPlan, openDevice, planModel } from './load-model.js'
+import { loadModelWeights, type ModelPlan, openDevice, type PlanOptions, planModel } from './load-model.js'
 import { Rank } from './rank.js'
 import type { DpRankState } from './request.js'
 import { EngineTrace } from './trace.js'
@@ -44,9 +44,9 @@ export class OneThreadEngine {
     this.#weights = weights
   }
 
-  static async load(flags: EngineFlags): Promise<OneThreadEngine> {
+  static async load(flags: EngineFlags, options: PlanOptions = {}): Promise<OneThreadEngine> {
     const device = openDevice(flags)
-    const plan = planModel(flags, device)
+    const plan = planModel(flags, device, options)
     const weights = await loadModelWeights(plan, flags, device, device.createLender(), {})
     return new OneThreadEngine(plan, flags, device, weights)
   }

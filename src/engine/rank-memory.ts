@@ -22,13 +22,13 @@ export function lendRankMemory(
   lender: MemoryLender,
   inputs: Readonly<Record<string, MemorySpan>> | null,
 ): RankMemory {
-  const plans = programs.map(planArena)
+  const plans = programs.map(p => planArena(p))
   const arenaBytes = Math.max(...plans.map(p => p.bytes))
   const arena = lender.lend(arenaBytes, 'arena')
   const lasting: Record<string, MemorySpan> = {}
   let kvBytes = 0
   for (const buffer of programs[0]!.buffers) {
-    if (buffer.kind === 'arena') continue
+    if (buffer.kind === 'arena' || buffer.kind === 'exchange') continue
     const bytes = bufferBytes(programs[0]!, buffer)
     const theirs = buffer.kind === 'input' ? inputs?.[buffer.name] : undefined
     lasting[buffer.name] = theirs ?? lender.lend(bytes, `${buffer.kind} ${buffer.name}`)

@@ -97,7 +97,7 @@ export function gqaAttention(ctx: LayerContext, spec: GqaSpec, names: GqaNames, 
     }
     b.emit('rope', args, { label: part === q ? 'rotate queries' : 'rotate keys' })
   }
-  const kv = b.buffer({ name: `kv.${layer}`, kind: 'kv', dtype: 'f32', rows: ctx.kvSlots, columns: 2 * kvWidth })
+  const kv = b.buffer({ name: `kv.${layer}`, kind: 'kv', dtype: 'act', rows: ctx.kvSlots, columns: 2 * kvWidth })
   b.emit(
     'store_kv',
     { kv, x: columns(qkv, qWidth, 2 * kvWidth), slots: inputs.slots },
@@ -151,7 +151,7 @@ function rowNorm(
     b.emit('rms_norm', { out: x, x, weight, width: total, groups: 1, eps }, { label: 'norm over all heads' })
     return
   }
-  const sums = b.arena(`${part}_squares`, 1)
+  const sums = b.arena(`${part}_squares`, 1, 'tokens', 'f32')
   b.emit('square_sum', { out: sums, x }, { label: 'squares of the own heads' })
   b.emit('all_reduce', { x: sums, group: 'attnTp' }, { label: 'squares of all heads' })
   const args = { out: x, x, sums, weight, total: x.width * attnTp.count, eps }

@@ -50,7 +50,7 @@ export function mlaAttention(ctx: LayerContext, spec: MlaSpec, names: MlaNames, 
     { out: sharedKey, outHeadStride: ropeDim, x: sharedKey, xHeadStride: ropeDim, heads: 1, ...rope },
     { label: 'rotate the shared key' },
   )
-  const kv = b.buffer({ name: `kv.${layer}`, kind: 'kv', dtype: 'f32', rows: ctx.kvSlots, columns: latentDim })
+  const kv = b.buffer({ name: `kv.${layer}`, kind: 'kv', dtype: 'act', rows: ctx.kvSlots, columns: latentDim })
   b.emit('store_kv', { kv, x: compressedKv, slots: inputs.slots }, { label: 'latent and shared key into the cache' })
 
   const kvBShape = [spec.heads * (nopeDim + vDim), kvLoraRank] as const

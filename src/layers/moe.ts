@@ -7,7 +7,7 @@
 import type { MoeFfnSpec } from '../formats/model-spec.js'
 import type { WeightPiece } from '../formats/weight-spec.js'
 import { columns, type DispatchMode, type Ref, type RowSymbol } from '../program/index.js'
-import { type Boundary, moveRows, type Placed, rowsIn } from './boundary/index.js'
+import { type Boundary, departure, moveRows, type Placed, rowsIn } from './boundary/index.js'
 import { cut, elementsOf, joined, type LayerContext, rowsOf, type Shard, stacked, WHOLE } from './context.js'
 import { gatedMlp, type MlpNames } from './mlp.js'
 
@@ -65,8 +65,11 @@ export function moeFeedForward(
 ): Placed {
   const { builder: b, hidden, moves } = ctx
   const { topK } = spec.router
-  const travelling = b.arena('moe_in', hidden + 2 * topK)
-  const part = (of: Ref): TravellingRows => ({
+  if (moves.sizes.tp === 1) return localFeedForward(ctx, spec, names, boundary, norm)
+  // Ids travel as bits beside the rows, so their gather must copy and never add.
+  const copying = { ...moves, sumLenGather: 'all_gatherv' as const }
+  const travelling = departure(copying, 'moe_in', hidden + 2 * topK, ctx.dispatch === 'none' ? [] : ['ATTN_DP'])
+  const part = (of: Ref): RoutedRows => ({
     x: columns(of, 0, hidden),
     ids: columns(of, hidden, topK),
     weights: columns(of, hidden + topK, topK),
@@ -83,8 +86,6 @@ export function moeFeedForward(
     const rows = part(moveRows(moves, from, ['ATTN_DP', 'ATTN_TP'], 'moe_in'))
     return dispatchedFeedForward(ctx, spec, names, rows, ctx.dispatch)
   }
-  // Ids travel as bits beside the rows, so this gather must copy and never add.
-  const copying = { ...moves, sumLenGather: 'all_gatherv' as const }
   const all = part(moveRows(copying, from, [], 'moe_in'))
   const held = heldExperts(ctx, spec, all.ids)
   const value = routedExperts(ctx, spec, names, all.x, held, all.weights)
@@ -93,8 +94,31 @@ export function moeFeedForward(
   return { value, layout: [], owes: 'MOE_OUTPUT' }
 }
 
-/** Hidden rows, physical expert ids and weights, side by side in one buffer. */
-interface TravellingRows {
+/** Over one rank nothing travels: rows, ids and weights lie in buffers of their own, each in its own precision. */
+function localFeedForward(
+  ctx: LayerContext,
+  spec: MoeFfnSpec,
+  names: MoeNames,
+  boundary: Boundary,
+  norm: string,
+): Placed {
+  const { builder: b, hidden } = ctx
+  const { topK } = spec.router
+  const own: RoutedRows = {
+    x: boundary.read(norm, ['ATTN_DP'], 'moe_in', b.arena('moe_in', hidden)),
+    ids: b.arena('moe_ids', topK, 'tokens', 'i32'),
+    weights: b.arena('moe_weights', topK, 'tokens', 'f32'),
+  }
+  route(ctx, spec, names, own.x, own.ids, own.weights)
+  if (ctx.dispatch !== 'none') return dispatchedFeedForward(ctx, spec, names, own, ctx.dispatch)
+  const held = heldExperts(ctx, spec, own.ids)
+  const value = routedExperts(ctx, spec, names, own.x, held, own.weights)
+  if (spec.shared) addSharedExpert(ctx, spec, spec.shared, names, own.x, value, 'gathered', WHOLE)
+  return { value, layout: [], owes: null }
+}
+
+/** Hidden rows, physical expert ids and weights; those that travel lie side by side in one buffer. */
+interface RoutedRows {
   readonly x: Ref
   readonly ids: Ref
   readonly weights: Ref
@@ -105,7 +129,7 @@ function dispatchedFeedForward(
   ctx: LayerContext,
   spec: MoeFfnSpec,
   names: MoeNames,
-  { x, ids, weights }: TravellingRows,
+  { x, ids, weights }: RoutedRows,
   mode: DispatchMode,
 ): Placed {
   const { builder: b, layer, hidden, moves } = ctx
@@ -136,7 +160,7 @@ function dispatchedFeedForward(
 function route(ctx: LayerContext, spec: MoeFfnSpec, names: MoeNames, x: Ref, ids: Ref, weights: Ref): void {
   const { builder: b, layer, hidden } = ctx
   const { experts, topK } = spec.router
-  const logits = b.arena('router_logits', experts)
+  const logits = b.arena('router_logits', experts, 'tokens', 'f32')
   const router = b.matrix(
     stacked(`${layer}.moe.router`, hidden, [rowsOf(`${names.router}.weight`, [experts, hidden])], 'f32'),
   )
@@ -217,7 +241,7 @@ function addSharedExpert(
     gatedMlp(ctx, mlp, names.shared, x, { name: 'shared', rows, shard, addTo: out })
     return
   }
-  const gate = b.arena('shared_gate', 1, rows)
+  const gate = b.arena('shared_gate', 1, rows, 'f32')
   const weight = b.matrix(
     stacked(`${layer}.shared.gate`, hidden, [rowsOf(`${names.sharedGate}.weight`, [1, hidden])], 'f32'),
   )

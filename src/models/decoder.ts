@@ -55,10 +55,11 @@ export function buildDecoder(spec: ModelSpec, layout: RankLayout, limits: Progra
   const normWeight = (name: string, tensor: string) => b.vector(joined(name, [elementsOf(tensor, hidden)]))
 
   const table = b.matrix(stacked('embed', hidden, [rowsOf(architecture.embed, [spec.vocabSize, hidden])]))
-  const residual = b.arena('residual', hidden)
+  const residual = b.arena('residual', hidden, 'tokens', 'f32')
   b.emit('embed', { out: residual, ids: inputs.ids, table }, { label: 'token embeddings' })
 
-  const moves = { builder: b, sizes, padding, sumLenGather, attnTpIndex: rank.attnTp }
+  const { unfused = false } = layout
+  const moves = { builder: b, sizes, padding, sumLenGather, attnTpIndex: rank.attnTp, unfused }
   const boundary = new Boundary(moves, residual, spec.normEps)
   const shared = {
     builder: b,

@@ -26,6 +26,8 @@ export interface RankLayout extends ProgramVariant {
   readonly sizes: ParallelSizes
   readonly rank: RankCoordinates
   readonly sumLenGather: 'all_gatherv' | 'all_reduce'
+  /** Boundaries between layers as separate operations: the reference of the fused ones. */
+  readonly unfused?: boolean
   /** Dense layers: cut over all ranks (false) or whole on every attention-DP rank (true, --moe-dense-tp-size 1). */
   readonly denseLocal: boolean
   /** The output head: cut over all ranks (false) or over attention-TP only (true, --enable-dp-lm-head). */

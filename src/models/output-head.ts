@@ -62,7 +62,7 @@ function shardedLogits(
     const args = { out: x, x: last, group: 'attnDp', counts: 'logits' } as const
     b.emit('all_gather', args, { rows: 'logitRows', label: 'rows to sample of all DP ranks' })
   }
-  const part = b.arena('logits.part', count, rows)
+  const part = b.arena('logits.part', count, rows, 'f32')
   b.emit('linear', { out: part, x, weight }, { rows, label: 'logits of this part of the vocabulary' })
   const widths = Array.from(
     { length: shard.count },

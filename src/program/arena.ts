@@ -1,5 +1,6 @@
 // Buffer planning: arena buffers whose lifetimes do not overlap share memory. A pure function of the program.
 import { alignUp } from '../device/memory.js'
+import type { ActivationDtype } from '../device/ops.js'
 import { readsOf, writesOf } from './operation.js'
 import { type BufferSpec, boundedRows, type Program } from './program.js'
 
@@ -14,8 +15,12 @@ export interface ArenaPlan {
   readonly lifetimes: Readonly<Record<string, readonly [number, number]>>
 }
 
-export const bufferBytes = (program: Program, buffer: BufferSpec): number =>
-  alignUp(boundedRows(program, buffer) * buffer.columns * 4)
+/** Bytes of an element of a buffer. */
+export const elementBytes = (buffer: Pick<BufferSpec, 'dtype'>, activation: ActivationDtype = 'f32'): number =>
+  buffer.dtype === 'act' && activation === 'bf16' ? 2 : 4
+
+export const bufferBytes = (program: Program, buffer: BufferSpec, activation: ActivationDtype = 'f32'): number =>
+  alignUp(boundedRows(program, buffer) * buffer.columns * elementBytes(buffer, activation))
 
 /** First and last operation that touches each buffer of the arena. */
 function lifetimesOf(program: Program): Map<string, [number, number]> {
@@ -33,11 +38,11 @@ function lifetimesOf(program: Program): Map<string, [number, number]> {
 }
 
 /** Places large buffers first, each at the lowest offset that is free during its whole lifetime. */
-export function planArena(program: Program): ArenaPlan {
+export function planArena(program: Program, activation: ActivationDtype = 'f32'): ArenaPlan {
   const lifetimes = lifetimesOf(program)
   const wanted = program.buffers
     .filter(b => lifetimes.has(b.name))
-    .map(b => ({ name: b.name, bytes: bufferBytes(program, b), life: lifetimes.get(b.name)! }))
+    .map(b => ({ name: b.name, bytes: bufferBytes(program, b, activation), life: lifetimes.get(b.name)! }))
     .sort((a, b) => b.bytes - a.bytes || a.life[0] - b.life[0])
   const placed: { offset: number; bytes: number; life: readonly [number, number] }[] = []
   const offsets: Record<string, number> = {}

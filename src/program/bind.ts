@@ -1,15 +1,17 @@
 // Binding: turns a program's operations into kernels of a device, with every operand's place in memory resolved.
 // Done once per rank and program; a step then only passes row counts.
-import type { CollectiveTag, Communicator, RowRange } from '../comm/index.js'
+import type { CollectiveTag, Communicator, Parity, RowRange } from '../comm/index.js'
 import { Unreachable } from '../config/errors.js'
 import type { MemorySpan } from '../device/memory.js'
-import type { Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../device/ops.js'
+import type { ActivationDtype, Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../device/ops.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { Step } from '../runtime/wait.js'
 import { bindDispatchOperation } from './bind-dispatch.js'
 import { bindIdOperation, type IdTables } from './bind-ids.js'
 import { bindPlainRows } from './bind-plain.js'
+import { bindReduceNorm } from './bind-reduce-norm.js'
 import { bindRowMove } from './bind-rows.js'
+import { workplaceOf } from './exchange-rules.js'
 import type { DispatchMode, ExpertDispatcher, ReceivedTokens } from './expert-dispatch.js'
 import type { CountsSymbol, Operation, ProgramGroup, Ref, RowSymbol } from './operation.js'
 import type { BufferSpec, Program, RowValues } from './program.js'
@@ -19,6 +21,8 @@ export type { IdTables } from './bind-ids.js'
 /** Everything a program's names stand for on one rank. */
 export interface Binding {
   readonly ops: Ops
+  /** What buffers of dtype `act` hold. Left out: f32. */
+  readonly activation?: ActivationDtype
   readonly program: Program
   readonly weights: LoadedWeights
   /** One span a buffer; arena buffers are pieces of one span. */
@@ -50,20 +54,47 @@ type Bound =
 export function bindProgram(binding: Binding): readonly BoundOperation[] {
   const specs = new Map(binding.program.buffers.map(b => [b.name, b]))
   const resolver = new Resolver(binding, specs)
+  const sides = ([0, 1] as const).map(parity => new Resolver(binding, specs, parity))
   return binding.program.operations.map((op, index): BoundOperation => {
-    const bound = bindOperation(op, resolver, { operation: index, layer: op.layer, label: op.label })
+    const tag = { operation: index, layer: op.layer, label: op.label }
+    const workplace = workplaceOf(op, specs)
+    const bound = workplace
+      ? alternating(
+          sides.map(side => bindOperation(op, side, tag)),
+          binding.groups[workplace.group!],
+        )
+      : bindOperation(op, resolver, tag)
     const place = { kind: op.kind, rows: op.rows, layer: op.layer, index }
     return typeof bound === 'function' ? { ...place, how: 'kernel', kernel: bound } : { ...place, ...bound }
   })
+}
+
+/** An operation in an exchange buffer: bound at both places where the buffer lies by turns. @param sides by parity */
+function alternating(sides: readonly Bound[], group: Communicator): Bound {
+  const [even, odd] = sides as readonly [Bound, Bound]
+  if (typeof even === 'function' && typeof odd === 'function') {
+    return rows => (group.nextParity === 0 ? even : odd)(rows)
+  }
+  if (typeof even === 'function' || typeof odd === 'function' || even.how !== odd.how) {
+    throw new Unreachable('an operation is bound differently at its two places')
+  }
+  if (even.how === 'local') {
+    return { how: 'local', run: values => (group.nextParity === 0 ? even : (odd as typeof even)).run(values) }
+  }
+  return { how: 'collective', run: values => (group.nextParity === 0 ? even : (odd as typeof even)).run(values) }
 }
 
 /** Looks names up; a missing one is a bug in the wiring. */
 class Resolver {
   readonly #binding: Binding
   readonly #specs: ReadonlyMap<string, BufferSpec>
-  constructor(binding: Binding, specs: ReadonlyMap<string, BufferSpec>) {
+  readonly #parity: Parity | null
+
+  /** @param parity the place of exchange buffers; null for operations that work in none */
+  constructor(binding: Binding, specs: ReadonlyMap<string, BufferSpec>, parity: Parity | null = null) {
     this.#binding = binding
     this.#specs = specs
+    this.#parity = parity
   }
 
   get ops(): Ops {
@@ -86,11 +117,25 @@ class Resolver {
     return this.#binding.groups[name]
   }
 
+  isExchange(ref: Ref): boolean {
+    return this.#specs.get(ref.buffer)?.kind === 'exchange'
+  }
+
+  /** This rank's next contribution to the group, as rows of the buffer. */
+  #exchange(spec: BufferSpec, column: number): Operand {
+    const group = this.#binding.groups[spec.group!]
+    if (this.#parity === null) throw new Unreachable(`buffer ${spec.name} has no one place`)
+    return { ...group.windows(spec.columns)[this.#parity].members[group.member]!, offset: column }
+  }
+
   at(ref: Ref): Operand {
+    const exchange = this.#specs.get(ref.buffer)
+    if (exchange?.kind === 'exchange') return this.#exchange(exchange, ref.column)
     const span = this.#binding.buffers[ref.buffer]
     const spec = this.#specs.get(ref.buffer)
     if (!span || !spec) throw new Unreachable(`buffer ${ref.buffer} has no memory`)
-    return { span, offset: ref.column, stride: spec.columns }
+    const operand = { span, offset: ref.column, stride: spec.columns }
+    return spec.dtype === 'act' && this.#binding.activation === 'bf16' ? { ...operand, dtype: 'bf16' } : operand
   }
 
   matrix(name: string): PackedMatrix {
@@ -238,7 +283,11 @@ function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
     }
     case 'all_gather': {
       const { group, counts } = op.args
-      const [comm, x, out, width] = [r.group(group), r.at(op.args.x), r.at(op.args.out), op.args.x.width]
+      const [comm, out, width] = [r.group(group), r.at(op.args.out), op.args.x.width]
+      if (r.isExchange(op.args.x)) {
+        return { how: 'collective', run: v => comm.allGatherWritten(tag, out, width, v.counts[counts]) }
+      }
+      const x = r.at(op.args.x)
       return { how: 'collective', run: v => comm.allGather(tag, x, out, width, v.counts[counts]) }
     }
     case 'all_reduce': {
@@ -249,6 +298,12 @@ function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
       const { group, counts } = op.args
       const [comm, x, out, width] = [r.group(group), r.at(op.args.x), r.at(op.args.out), op.args.x.width]
       return { how: 'collective', run: v => comm.reduceScatter(tag, x, out, width, v.counts[counts]) }
+    }
+    case 'reduce_norm': {
+      const { out, residual, x, counts, weight, eps } = op.args
+      const comm = r.group(op.args.group)
+      const at = { out: r.at(out), residual: r.at(residual), x: r.at(x), weight: r.vector(weight), width: x.width, eps }
+      return bindReduceNorm(r.ops, comm, tag, at, v => rowRange(v, counts, 'padded'), op.rows)
     }
     case 'gather_columns': {
       const { group, widths, counts } = op.args

@@ -2,16 +2,18 @@
 // time: every buffer exists, is written before it is read, and every reference lies inside its buffer.
 import { Unreachable } from '../config/errors.js'
 import type { MatrixSpec, VectorSpec, WeightSpec } from '../formats/weight-spec.js'
+import { ExchangeRules } from './exchange-rules.js'
 import {
   type Operation,
   type OperationArgs,
   type OperationKind,
+  type ProgramGroup,
   type Ref,
   type RowSymbol,
   readsOf,
   writesOf,
 } from './operation.js'
-import type { BufferSpec, Program, RopeTableSpec } from './program.js'
+import type { BufferDtype, BufferSpec, Program, RopeTableSpec } from './program.js'
 
 export interface EmitOptions {
   readonly rows?: RowSymbol
@@ -21,6 +23,7 @@ export interface EmitOptions {
 export class ProgramBuilder {
   readonly #buffers = new Map<string, BufferSpec>()
   readonly #written = new Set<string>()
+  readonly #exchanges = new ExchangeRules()
   readonly #operations: Operation[] = []
   readonly #weights = new Map<string, WeightSpec>()
   readonly #ropeTables = new Map<string, RopeTableSpec>()
@@ -40,7 +43,13 @@ export class ProgramBuilder {
   /** Declares a buffer, or returns the one of that name when it is declared the same way again. */
   buffer(spec: BufferSpec): Ref {
     const known = this.#buffers.get(spec.name)
-    if (known && (known.columns !== spec.columns || known.rows !== spec.rows || known.kind !== spec.kind)) {
+    if (
+      known &&
+      (known.columns !== spec.columns ||
+        known.rows !== spec.rows ||
+        known.kind !== spec.kind ||
+        known.dtype !== spec.dtype)
+    ) {
       throw new Unreachable(`buffer ${spec.name} declared twice with different shapes`)
     }
     this.#buffers.set(spec.name, known ?? spec)
@@ -49,9 +58,15 @@ export class ProgramBuilder {
   }
 
   /** A scratch buffer of the arena, of the current layer: its own name there, so that layers share the memory. */
-  arena(name: string, columns: number, rows: RowSymbol = 'tokens', dtype: 'f32' | 'i32' = 'f32'): Ref {
+  arena(name: string, columns: number, rows: RowSymbol = 'tokens', dtype: BufferDtype = 'act'): Ref {
     const scoped = this.#layer < 0 ? name : `${this.#layer}.${name}`
     return this.buffer({ name: scoped, kind: 'arena', dtype, rows, columns })
+  }
+
+  /** A buffer whose rows go to the other members of a group: the next all_gather of the group must take it. Of the current layer. */
+  exchange(name: string, columns: number, group: ProgramGroup): Ref {
+    const scoped = this.#layer < 0 ? name : `${this.#layer}.${name}`
+    return this.buffer({ name: scoped, kind: 'exchange', dtype: 'f32', rows: 'padded', columns, group })
   }
 
   matrix(spec: Omit<MatrixSpec, 'form'>): string {
@@ -96,6 +111,8 @@ export class ProgramBuilder {
       this.#check(op, ref, false)
       this.#written.add(ref.buffer)
     }
+    const published = this.#exchanges.emitted(op, this.#buffers)
+    if (published !== null) this.#written.delete(published)
     this.#operations.push(op)
   }
 
@@ -115,6 +132,7 @@ export class ProgramBuilder {
   }
 
   build(name: string, bounds: Program['bounds']): Program {
+    this.#exchanges.end()
     return Object.freeze({
       name,
       bounds: Object.freeze({ ...bounds }),

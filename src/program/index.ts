@@ -1,5 +1,5 @@
 // The forward pass as data, and what carries it out.
-export { type ArenaPlan, bufferBytes, planArena } from './arena.js'
+export { type ArenaPlan, bufferBytes, elementBytes, planArena } from './arena.js'
 export { type Binding, type BoundOperation, bindProgram, type IdTables } from './bind.js'
 export { columns, ProgramBuilder } from './builder.js'
 export { runSequential } from './executor.js'

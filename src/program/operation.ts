@@ -133,6 +133,19 @@ export interface OperationArgs {
   all_reduce: { x: Ref; group: ProgramGroup }
   /** out = own rows of the sum over the group of x. */
   reduce_scatter: { out: Ref; x: Ref; group: ProgramGroup; counts: CountsSymbol }
+  /**
+   * residual += own rows of the sum over the group of x; out = residual / rms(residual) * weight. `counts` names the members'
+   * rows (as reduce_scatter); null: all `padded` rows are the own ones (as all_reduce). One pass over the rows of the plan.
+   */
+  reduce_norm: {
+    out: Ref
+    residual: Ref
+    x: Ref
+    group: ProgramGroup
+    counts: CountsSymbol | null
+    weight: WeightName
+    eps: number
+  }
   /** out = own rows of the members' column blocks side by side. `x` holds all rows named by `counts`, or the own ones when null. */
   gather_columns: { out: Ref; x: Ref; group: ProgramGroup; widths: readonly number[]; counts: CountsSymbol | null }
   /** out (all DP ranks' rows) = zeros, but for the own rows, which are x when `contribute`. What follows is an all_reduce. */
@@ -197,6 +210,7 @@ export const OPERATIONS: { readonly [K in OperationKind]: OperationRoles } = {
   all_gather: { reads: ['x'], writes: ['out'] },
   all_reduce: { reads: ['x'], writes: ['x'] },
   reduce_scatter: { reads: ['x'], writes: ['out'] },
+  reduce_norm: { reads: ['residual', 'x'], writes: ['out', 'residual'] },
   gather_columns: { reads: ['x'], writes: ['out'] },
   place_rows: { reads: ['x'], writes: ['out'] },
   cut_rows: { reads: ['x'], writes: ['out'] },

@@ -26,6 +26,8 @@ export function contribution(op: Operation): { group: ProgramGroup; rows: RowSym
       return { group: op.args.group, rows: op.rows, width: op.args.x.width }
     case 'reduce_scatter':
       return { group: op.args.group, rows: SUM_OF[op.args.counts], width: op.args.x.width }
+    case 'reduce_norm':
+      return { group: op.args.group, rows: op.args.counts ? SUM_OF[op.args.counts] : 'padded', width: op.args.x.width }
     case 'gather_columns':
       return { group: op.args.group, rows: op.args.counts ? SUM_OF[op.args.counts] : op.rows, width: op.args.x.width }
     default:

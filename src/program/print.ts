@@ -65,7 +65,7 @@ export function printProgram(program: Program): string[] {
     previous = shape
   }
   flush()
-  for (const b of program.buffers.filter(b => b.kind !== 'arena' && b.kind !== 'kv')) {
+  for (const b of program.buffers.filter(b => b.kind !== 'arena' && b.kind !== 'kv' && b.kind !== 'exchange')) {
     lines.push(`  ${b.kind} buffer ${b.name}: ${b.dtype} [${boundedRows(program, b)}, ${b.columns}]`)
   }
   return lines

@@ -32,6 +32,8 @@ export function trafficOf(
     }
     case 'reduce_scatter':
       return { group, sent, received: others * rows[ROWS_OF[op.args.counts]] * width * 4 }
+    case 'reduce_norm':
+      return { group, sent, received: others * rows[op.rows] * width * 4 }
     case 'gather_columns': {
       const columns = op.args.widths.reduce((a, b) => a + b, 0) - width
       const own = op.args.counts ? ROWS_OF[op.args.counts] : op.rows

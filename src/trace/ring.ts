@@ -1,7 +1,7 @@
 // The memory of a rank's trace: a ring of fixed-size records in memory lent by the node, written by the rank, read by the
 // main thread after recording has been switched off. The newest records are kept; older ones are written over.
 // Two words have one writer each: `on` the main thread, `written` the rank.
-import { ALIGNMENT, type MemoryLender, type MemorySpan } from '../device/memory.js'
+import { ALIGNMENT, hostBuffer, type MemoryLender, type MemorySpan } from '../device/memory.js'
 
 /** f64 fields of a record; a record that needs fewer leaves the rest as they are. */
 export const RECORD_FIELDS = 10
@@ -38,8 +38,8 @@ export const lendTraceRing = (lender: MemoryLender, records: number): MemorySpan
 export function openTraceRing(span: MemorySpan): TraceRing {
   const records = Math.floor((span.byteLength - HEAD_BYTES) / RECORD_BYTES)
   return {
-    head: new Int32Array(span.buffer, span.byteOffset, HEAD_BYTES / 4),
-    fields: new Float64Array(span.buffer, span.byteOffset + HEAD_BYTES, records * RECORD_FIELDS),
+    head: new Int32Array(hostBuffer(span), span.byteOffset, HEAD_BYTES / 4),
+    fields: new Float64Array(hostBuffer(span), span.byteOffset + HEAD_BYTES, records * RECORD_FIELDS),
     records,
   }
 }

@@ -8,12 +8,13 @@ import type { Operand } from '../../device/ops.js'
 import type { ControlBlock } from '../../runtime/control.js'
 import { RankError } from '../../runtime/errors.js'
 import type { Step, Wait } from '../../runtime/wait.js'
-import type { CollectiveTag, Communicator, RowRange } from '../communicator.js'
+import type { CollectiveTag, Communicator, Parity, RowRange, Window } from '../communicator.js'
 import { CommError } from '../errors.js'
 import { wireFormat } from '../wire/format.js'
 import { operandRows, type Rows, type WireKernels } from '../wire/kernels.js'
 import { createWireKernels } from '../wire/native.js'
 import { type ExchangeHalf, type ExchangeMemory, HEADER_FIELDS, halves } from './exchange.js'
+import { Windows } from './windows.js'
 
 const COLLECTIVES = [
   'barrier',
@@ -23,6 +24,7 @@ const COLLECTIVES = [
   'reduce_scatter',
   'gather_columns',
   'broadcast',
+  'reduce',
 ] as const
 type Collective = (typeof COLLECTIVES)[number]
 
@@ -58,6 +60,7 @@ export class ShmCommunicator implements Communicator {
   readonly size: number
   readonly ranks: readonly number[]
   readonly #halves: readonly (readonly [ExchangeHalf, ExchangeHalf])[]
+  readonly #windows: Windows
   readonly #payloadBytes: number
   readonly #words: Int32Array
   readonly #epochs: readonly number[]
@@ -77,6 +80,7 @@ export class ShmCommunicator implements Communicator {
     this.size = group.ranks.length
     this.member = group.ranks.indexOf(rank)
     this.#halves = group.ranks.map((_, m) => halves(group.memory, m))
+    this.#windows = new Windows(this.#halves, this.member)
     this.#payloadBytes = group.memory.payloadBytes
     this.#words = control.words
     this.#epochs = group.ranks.map(r => control.epochIndex(r, group.index))
@@ -104,13 +108,40 @@ export class ShmCommunicator implements Communicator {
     const rows = counts[this.member]!
     const half = this.#room(tag, rows * width * 4)
     readRows(half.floats, 0, x, width, rows)
-    this.#publish('all_gather', tag, width, rows, 0)
+    yield* this.#gather(tag, out, width, counts)
+  }
+
+  *allGatherWritten(tag: CollectiveTag, out: Operand, width: number, counts: ArrayLike<number>): Step<void> {
+    this.#room(tag, counts[this.member]! * width * 4)
+    yield* this.#gather(tag, out, width, counts)
+  }
+
+  *#gather(tag: CollectiveTag, out: Operand, width: number, counts: ArrayLike<number>): Step<void> {
+    this.#publish('all_gather', tag, width, counts[this.member]!, 0)
     yield* this.#arrive('all_gather', tag, counts)
     let row = 0
     for (let m = 0; m < this.size; m++) {
       writeRows(out, row, this.#peer(m).floats, 0, width, counts[m]!)
       row += counts[m]!
     }
+  }
+
+  windows(width: number): readonly [Window, Window] {
+    return this.#windows.of(width)
+  }
+
+  get nextParity(): Parity {
+    return ((this.#sequence + 1) & 1) as Parity
+  }
+
+  *reduce(tag: CollectiveTag, x: Operand, width: number, rows: RowRange): Step<Parity> {
+    const half = this.#room(tag, rows.all * width * 4)
+    readRows(half.floats, 0, x, width, rows.all)
+    const parity = this.nextParity
+    this.#windows.setFirst(parity, rows.from)
+    this.#publish('reduce', tag, width, rows.all, 0)
+    yield* this.#arrive('reduce', tag)
+    return parity
   }
 
   *allReduce(tag: CollectiveTag, x: Operand, width: number, rows: number): Step<void> {

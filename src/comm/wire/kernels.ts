@@ -3,7 +3,7 @@
 // does on the same side. Row numbers are checked; a number outside its rows throws and writes nothing there.
 
 import { Unreachable } from '../../config/errors.js'
-import type { MemorySpan } from '../../device/memory.js'
+import { hostBuffer, type MemorySpan } from '../../device/memory.js'
 import type { Operand } from '../../device/ops.js'
 import type { WireFormat, WireRows } from './format.js'
 
@@ -65,7 +65,8 @@ export interface WireKernels {
 }
 
 function views(span: MemorySpan): Pick<Rows, 'f32' | 'i32' | 'u16' | 'u8' | 'i8'> {
-  const { buffer, byteOffset, byteLength } = span
+  const { byteOffset, byteLength } = span
+  const buffer = hostBuffer(span)
   return {
     f32: new Float32Array(buffer, byteOffset, byteLength >>> 2),
     i32: new Int32Array(buffer, byteOffset, byteLength >>> 2),

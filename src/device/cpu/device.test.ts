@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { afterAll, describe, expect, it } from 'vitest'
-import { f32View, HostMemoryLender } from '../memory.js'
+import { f32View, HostMemoryLender, hostBuffer } from '../memory.js'
 import { ADDON_PATH, createCpuDevice, loadAddon } from './index.js'
 import { fileMapper } from './mapping.js'
 
@@ -87,9 +87,9 @@ describe('memory', () => {
     const lender = device.createLender()
     for (const bytes of [1, 64, 1000, 1 << 16, 9 << 20]) {
       const span = lender.lend(bytes, 'test')
-      expect(addon!.addressOf(new Uint8Array(span.buffer, span.byteOffset, 1)) % 64).toBe(0)
+      expect(addon!.addressOf(new Uint8Array(hostBuffer(span), span.byteOffset, 1)) % 64).toBe(0)
       expect(span.byteLength).toBeGreaterThanOrEqual(bytes)
-      expect(span.byteOffset + span.byteLength).toBeLessThanOrEqual(span.buffer.byteLength)
+      expect(span.byteOffset + span.byteLength).toBeLessThanOrEqual(hostBuffer(span).byteLength)
       expect(f32View(span).every(x => x === 0)).toBe(true)
     }
     expect(lender.lent).toBeGreaterThanOrEqual(9 << 20)

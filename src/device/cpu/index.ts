@@ -1,6 +1,6 @@
 // The CPU device: its kernels (native, WebAssembly or reference), its packer, its file mappings and the probes of this core.
 // It owns no memory and no threads; a rank binds kernels to memory that the node lends.
-import { f32View, HostMemoryLender, type MemoryLender, type MemorySpan } from '../memory.js'
+import { f32View, HostMemoryLender, hostBuffer, type MemoryLender, type MemorySpan } from '../memory.js'
 import type { Ops, Packer } from '../ops.js'
 import { type Addon, loadAddon } from './addon.js'
 import { CpuDeviceError } from './errors.js'
@@ -146,7 +146,7 @@ function referenceDevice(addon: Addon | undefined, why: { reason: string; warnin
 }
 
 const addressIn = (library: KernelLibrary, span: MemorySpan): number =>
-  library.addressOf(new Uint8Array(span.buffer, span.byteOffset, 1))
+  library.addressOf(new Uint8Array(hostBuffer(span), span.byteOffset, 1))
 
 /** A device that packs in TypeScript and takes memory as it comes; the addon helps with files and memory if it is there. */
 function plainDevice(addon: Addon | undefined, ops: Ops, kernels: KernelChoice): CpuDevice {

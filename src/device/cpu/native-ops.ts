@@ -2,7 +2,7 @@
 // of numbers, checked and kept by the library, and the kernel that comes back is its own function: a call costs little.
 // The order of the numbers is that of kernels/cpu/bind.cpp; keep the two side by side.
 import { Unreachable } from '../../config/errors.js'
-import type { MemorySpan } from '../memory.js'
+import { hostBuffer, type MemorySpan } from '../memory.js'
 import type {
   GatedActivation,
   Kernel,
@@ -64,10 +64,10 @@ export class ArgumentList {
 
   /** Address and bytes. Spans longer than a typed array may be (Node 20: 2^32 elements) are fine. */
   span(s: MemorySpan): this {
-    if (s.byteOffset + s.byteLength > s.buffer.byteLength || s.byteLength < 1)
+    if (s.byteOffset + s.byteLength > hostBuffer(s).byteLength || s.byteLength < 1)
       throw new Unreachable(`a span of ${s.byteLength} bytes at ${s.byteOffset} lies outside its buffer`)
-    this.buffers.push(s.buffer)
-    return this.numbers(this.#addon.addressOf(new Uint8Array(s.buffer, s.byteOffset, 1)), s.byteLength)
+    this.buffers.push(hostBuffer(s))
+    return this.numbers(this.#addon.addressOf(new Uint8Array(hostBuffer(s), s.byteOffset, 1)), s.byteLength)
   }
 
   rows(o: Operand): this {

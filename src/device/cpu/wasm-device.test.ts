@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { afterAll, afterEach, describe, expect, it } from 'vitest'
-import { f32View, HostMemoryLender, type MemorySpan } from '../memory.js'
+import { f32View, HostMemoryLender, hostBuffer, type MemorySpan } from '../memory.js'
 import type { PackedMatrix, PackSource } from '../ops.js'
 import { createCpuDevice, WASM_LENDABLE } from './index.js'
 import { ReferencePacker } from './packing.js'
@@ -86,7 +86,7 @@ describe('memory', () => {
     // Above 2 GiB an offset does not fit a signed word.
     const far = lender.lend(4096, 'far')
     const kernels = new WasmKernels(node)
-    expect(kernels.addressOf(new Uint8Array(far.buffer, far.byteOffset, 1))).toBe(far.byteOffset)
+    expect(kernels.addressOf(new Uint8Array(hostBuffer(far), far.byteOffset, 1))).toBe(far.byteOffset)
     expect(kernels.take(64)).toBeGreaterThan(3 * 2 ** 30)
   })
 
@@ -142,7 +142,7 @@ describe('packing in pieces', () => {
     const reference = new HostMemoryLender().lend(strideBytes, 'weights')
     packer.packMatrix(target(mine), 0, 5, n, source)
     new ReferencePacker().packMatrix(target(reference), 0, 5, n, source)
-    const bytesOf = (s: MemorySpan) => Buffer.from(s.buffer, s.byteOffset, strideBytes)
+    const bytesOf = (s: MemorySpan) => Buffer.from(hostBuffer(s), s.byteOffset, strideBytes)
     expect(bytesOf(mine).equals(bytesOf(reference))).toBe(true)
   })
 })

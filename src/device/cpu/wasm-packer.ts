@@ -2,6 +2,7 @@
 // its memory piece by piece: some output rows at a time, or whole when the source is transposed.
 // Invariant: the bits are those of the other packers; the same C++ writes them.
 import { Unreachable } from '../../config/errors.js'
+import { hostBuffer } from '../memory.js'
 import type { PackedMatrix, Packer, PackSource, ParameterVector, WeightKind } from '../ops.js'
 import { KIND } from './native-ops.js'
 import { BYTES_OF, elementReader } from './number-formats.js'
@@ -35,7 +36,8 @@ export class WasmPacker implements Packer {
     if (end > span.byteLength) throw new Unreachable('packMatrix: a packed matrix is longer than its span')
     if (n === 0) return
     elementReader(source, n, k) // checks that the elements lie inside the source
-    const to = this.#kernels.addressOf(new Uint8Array(span.buffer, span.byteOffset, 1)) + index * target.strideBytes
+    const to =
+      this.#kernels.addressOf(new Uint8Array(hostBuffer(span), span.byteOffset, 1)) + index * target.strideBytes
     const rowElements = (k - 1) * source.strideK + 1
     // A transposed source has all rows side by side: what holds one of them holds many.
     const room = Math.max(this.#piece / BYTES_OF[source.dtype], 2 * rowElements)
@@ -55,7 +57,7 @@ export class WasmPacker implements Packer {
       throw new Unreachable('packVector: packing outside the vector')
     if (length === 0) return
     elementReader(source, length, 1)
-    const to = this.#kernels.addressOf(new Uint8Array(span.buffer, span.byteOffset, 1)) + offset * 4
+    const to = this.#kernels.addressOf(new Uint8Array(hostBuffer(span), span.byteOffset, 1)) + offset * 4
     const piece = this.#copy(source, source.offset, (length - 1) * source.strideN + 1)
     this.#kernels.packVector(to, Float64Array.from([length, ...piece.numbers]), piece.bytes, piece.scales)
   }

@@ -4,10 +4,13 @@ export { BoundaryError } from './errors.js'
 export type { Layout, SumGroup, TokenAxis } from './layout.js'
 export {
   type DpPaddingMode,
+  departure,
   type GatherKind,
   gatherKind,
   type MoveContext,
   moveRows,
   type Placed,
+  type PlainReduction,
+  plainReduction,
   rowsIn,
 } from './moves.js'

@@ -4,7 +4,7 @@
 // Only the chain {ATTN_DP, ATTN_TP} - {ATTN_DP} - {} exists: rows are cut over attention-DP first. An attention-TP slice
 // of rows that are whole over attention-DP is the same chain when there is one DP rank.
 import type { ParallelSizes } from '../../parallel/index.js'
-import type { ProgramBuilder, Ref, RowSymbol } from '../../program/index.js'
+import type { CountsSymbol, ProgramBuilder, ProgramGroup, Ref, RowSymbol } from '../../program/index.js'
 import { BoundaryError } from './errors.js'
 import { type Layout, normalize, pendingSum, type SumGroup, sameLayout } from './layout.js'
 
@@ -22,6 +22,8 @@ export interface MoveContext {
   readonly attnTpIndex: number
   /** How rows gather under SUM_LEN. Zeros and an all-reduce serve communicators without an all-gather-v. */
   readonly sumLenGather: 'all_gatherv' | 'all_reduce'
+  /** Nothing is fused: the reference that fused programs are compared with. */
+  readonly unfused?: boolean
 }
 
 /** Rows in a layout, and the group over which they must still be summed. */
@@ -59,6 +61,36 @@ export function moveRows(ctx: MoveContext, from: Placed, to: Layout, name: strin
     return completeTp(ctx, from.value, depth(target), name)
   }
   throw undefinedMove(from, to)
+}
+
+/** One reduction that brings home a whole attention-DP rank's rows of an owed sum. */
+export interface PlainReduction {
+  readonly group: ProgramGroup
+  /** Own rows among those that members publish; null: all of them. */
+  readonly counts: CountsSymbol | null
+}
+
+/**
+ * The reduction that a norm can take its rows from, row by row, or null where there is none or it is not plain: over
+ * attention-DP and attention-TP together each member sums a slice, and a gather of slices must follow before the norm.
+ */
+export function plainReduction({ sizes }: MoveContext, from: Placed): PlainReduction | null {
+  const owes = pendingSum(sizes, from.owes)
+  const source = normalize(sizes, from.layout)
+  if (owes === 'ATTN_TP' && sameLayout(source, normalize(sizes, ['ATTN_DP']))) return { group: 'attnTp', counts: null }
+  if ((owes !== 'TP' && owes !== 'MOE_OUTPUT') || source.length > 0) return null
+  if (sizes.attnDp === 1) return { group: 'tp', counts: null }
+  return sizes.attnTp === 1 ? { group: 'tp', counts: 'tp' } : null
+}
+
+/**
+ * A buffer for an attention-DP rank's rows on their way to layout `to`. Where the way is one all-gather, the rows lie where
+ * the other ranks read them, so that the gather copies nothing in.
+ */
+export function departure(ctx: MoveContext, name: string, width: number, to: Layout): Ref {
+  const { builder, sizes, unfused } = ctx
+  const gathered = sizes.attnDp > 1 && normalize(sizes, to).length === 0 && gatherKind(ctx) !== 'all_reduce'
+  return gathered && !unfused ? builder.exchange(name, width, 'attnDp') : builder.arena(name, width, 'tokens', 'f32')
 }
 
 /** 0: all rows; 1: the DP rank's; 2: an attention-TP slice of them. */

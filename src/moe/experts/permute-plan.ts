@@ -4,7 +4,7 @@
 // Experts ascend; within an expert rows stand in (token, slot) order; each expert's segment is padded to a multiple of the
 // row alignment, experts without rows have none. The layout is the one that DeepGEMM's contiguous grouped GEMM reads.
 // The row alignment (rows of a GEMM tile) has nothing to do with the quantisation block (elements that share a scale).
-import { type MemoryLender, type MemorySpan, subspan } from '../../device/memory.js'
+import { hostBuffer, type MemoryLender, type MemorySpan, subspan } from '../../device/memory.js'
 import { ExpertLayoutError } from './errors.js'
 
 export interface PermutePlan {
@@ -82,7 +82,7 @@ export function lendPlanMemory(lender: MemoryLender, shape: PermuteShape, tokens
     counts: new Int32Array(shape.experts),
     starts: new Int32Array(shape.experts + 1),
     mIndices: new Int32Array(rows),
-    invPerm: new Int32Array(span.buffer, span.byteOffset, pairs),
+    invPerm: new Int32Array(hostBuffer(span), span.byteOffset, pairs),
     invPermSpan,
   }
 }

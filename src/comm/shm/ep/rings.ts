@@ -1,10 +1,11 @@
 // Transit rings: how rows pass from member to member in little memory. A lane is one (source, destination, channel) with its
 // own ring in the destination's memory; the source writes its tail, the destination its head.
 //
-// Work goes in rounds. A rank sends round j on all lanes, then receives round j - lag on all lanes; a lane's ring holds
-// lag + 1 rounds. Sending round j needs only that round j - lag - 1 has been received, receiving round j only that it has
-// been sent, so every wait is for something earlier in the same order: no ring sizes, counts or speeds can deadlock, and
-// a rank always waits for one word of one member. One operation uses the rings at a time; the next one finishes it first.
+// A rank sends and receives in one loop: on every lane it sends what the ring takes, from every lane it takes what has come,
+// and it sleeps only when neither side can move. Whoever moves a tail or a head rings the bell of the rank that it concerns.
+// Nobody can wait for ever: a rank that lacks an item has emptied the lane that it will come by, so its source has room for
+// it and needs nothing else. That rank is the one that is named as awaited. One operation uses the rings at a time; the next
+// one finishes it first.
 import { i32View } from '../../../device/memory.js'
 import type { Step } from '../../../runtime/wait.js'
 import type { CollectiveTag } from '../../communicator.js'
@@ -17,20 +18,31 @@ import type { EpViews } from './views.js'
 /** Words between two heads or tails: a cache line. */
 const PAD = 16
 
-/** One dispatch or combine over the rings, in the terms of its rounds. */
+/** One dispatch or combine over the rings. Lane (member, channel) has the number member · channels + channel. */
 export interface RingJob {
   readonly tag: CollectiveTag
-  /** Rounds that any lane has. */
-  readonly rounds: number
   readonly format: WireFormat
-  /** Items that this rank sends to `member` in a round. */
-  outgoing(member: number, channel: number, round: number): number
-  /** Puts `n` items, from `first` of the round on, into consecutive slots of the ring. */
-  write(member: number, channel: number, round: number, first: number, n: number, ring: Rows, slot: number): void
-  /** Items that come from `member` in a round. */
-  incoming(member: number, channel: number, round: number): number
-  /** Takes what has come of a round: lane (m, channel) begins at slot `at[m]` and may wrap. */
-  read(channel: number, round: number, rings: readonly Rows[], at: Int32Array): void
+  /** [members, channels]: items that this rank sends to a lane in all, and that come from it. */
+  readonly outgoing: Int32Array
+  readonly incoming: Int32Array
+  /** Puts items first, first + 1, … of a lane into `n` consecutive slots of its ring. */
+  write(lane: number, first: number, n: number, ring: Rows, slot: number): void
+  /**
+   * Takes what can be taken of a channel's items.
+   * @param rings of each member; item i of member m's lane lies in slot (origin[m] + i) mod slots
+   * @param arrived [members] items of each lane that are there
+   * @param taken [members, channels] items that were taken of all lanes; moved on for this channel's
+   * @returns the member whose next item is missing, or -1 when nothing is
+   */
+  read(channel: number, rings: readonly Rows[], origin: Int32Array, arrived: Int32Array, taken: Int32Array): number
+}
+
+/** How far a job has come, in items of each lane. */
+export interface RingRun {
+  readonly job: RingJob
+  readonly sent: Int32Array
+  readonly taken: Int32Array
+  finished: boolean
 }
 
 export class Rings {
@@ -39,14 +51,16 @@ export class Rings {
   readonly #signals: Signals
   readonly #member: number
   readonly #rowBytes: number
-  /** Tails and heads that each member writes. */
+  /** Tails, heads and bell in each member's memory. */
   readonly #credits: readonly Int32Array[]
-  /** Items ever sent to, and taken from, each lane. */
-  readonly #sent: Float64Array
-  readonly #taken: Float64Array
+  /** Items sent to, and taken from, each lane before the job that runs. */
+  readonly #sentBefore: Float64Array
+  readonly #takenBefore: Float64Array
   readonly #rows = new Map<string, readonly (readonly Rows[])[]>()
+  readonly #origin: Int32Array
+  readonly #arrived: Int32Array
   #pending: RingRun | null = null
-  /** Times a sender found a ring full. */
+  /** Lanes that were full when a rank fell asleep, in all. */
   stalls = 0
 
   constructor(views: EpViews, signals: Signals, member: number, config: RingConfig, rowBytes: number) {
@@ -56,16 +70,18 @@ export class Rings {
     this.#member = member
     this.#rowBytes = rowBytes
     this.#credits = Array.from({ length: views.size }, (_, m) => i32View(views.span(m, 'credits')!))
-    this.#sent = new Float64Array(views.size * config.channels)
-    this.#taken = new Float64Array(views.size * config.channels)
+    this.#sentBefore = new Float64Array(views.size * config.channels)
+    this.#takenBefore = new Float64Array(views.size * config.channels)
+    this.#origin = new Int32Array(views.size)
+    this.#arrived = new Int32Array(views.size)
   }
 
-  /** Forgets all positions, for recovery; every member does. */
+  /** Forgets all positions, for recovery; every member does. A bell only ever goes on. */
   reset(): void {
     this.#pending = null
-    this.#sent.fill(0)
-    this.#taken.fill(0)
-    this.#credits[this.#member]!.fill(0)
+    this.#sentBefore.fill(0)
+    this.#takenBefore.fill(0)
+    this.#credits[this.#member]!.fill(0, 0, this.#bellIndex)
   }
 
   /** Finishes what another operation left in the rings; needed before the next may begin. */
@@ -73,120 +89,132 @@ export class Rings {
     if (this.#pending) yield* this.finish(this.#pending)
   }
 
-  /** Begins a job: sends the rounds that the rings take at once. Never waits. */
+  /** Begins a job: sends what the rings take at once. Never waits. */
   begin(job: RingJob): RingRun {
-    const run: RingRun = { job, sentRounds: 0, finished: false }
+    const { length } = job.outgoing
+    const run: RingRun = { job, sent: new Int32Array(length), taken: new Int32Array(length), finished: false }
     this.#pending = run
-    const { lag } = this
-    while (run.sentRounds < Math.min(job.rounds, lag + 1) && this.#fits(job, run.sentRounds)) {
-      this.#eachLane((m, c) => this.#put(job, m, c, run.sentRounds))
-      run.sentRounds++
-    }
+    this.#send(run)
     return run
   }
 
   *finish(run: RingRun): Step<void> {
     if (run.finished) return
-    const { job } = run
-    const { lag } = this
-    for (let j = 0; j < job.rounds + lag; j++) {
-      if (j >= run.sentRounds && j < job.rounds) yield* this.#sendRound(job, j)
-      if (j >= lag) yield* this.#receiveRound(job, j - lag)
+    const bell = this.#credits[this.#member]!
+    for (;;) {
+      const heard = Atomics.load(bell, this.#bellIndex)
+      const sent = this.#send(run)
+      const received = this.#receive(run)
+      if (sent.left === 0 && received.missing < 0) break
+      if (sent.moved || received.moved) continue
+      this.stalls += sent.left
+      const awaited = received.missing >= 0 ? received.missing : sent.full
+      yield* this.#signals.untilChanged(bell, this.#bellIndex, heard, awaited, run.job.tag)
+    }
+    for (let lane = 0; lane < run.sent.length; lane++) {
+      this.#sentBefore[lane] = this.#sentBefore[lane]! + run.sent[lane]!
+      this.#takenBefore[lane] = this.#takenBefore[lane]! + run.taken[lane]!
     }
     run.finished = true
     this.#pending = null
   }
 
-  /** Rounds that may be on their way beside the one being received. */
-  get lag(): number {
-    return Math.floor(this.config.ringTokens / this.config.chunkTokens) - 1
-  }
-
-  #eachLane(f: (member: number, channel: number) => void): void {
-    for (let i = 1; i <= this.#views.size; i++) {
-      const m = (this.#member + i) % this.#views.size
-      for (let c = 0; c < this.config.channels; c++) f(m, c)
-    }
-  }
-
-  /** Position that the destination's head must have reached before the round's items fit. */
-  #needs(job: RingJob, m: number, c: number, round: number): number {
-    return this.#sent[m * this.config.channels + c]! + job.outgoing(m, c, round) - this.config.ringTokens
-  }
-
-  #fits(job: RingJob, round: number): boolean {
-    let fits = true
-    this.#eachLane((m, c) => {
-      const head = Atomics.load(this.#credits[m]!, this.#headIndex(this.#member, c))
-      if (((head - this.#needs(job, m, c, round)) | 0) < 0) fits = false
-    })
-    return fits
-  }
-
-  *#sendRound(job: RingJob, round: number): Step<void> {
+  /**
+   * Sends on every lane what its ring takes, at most half a ring, so that receiving has its turn.
+   * @returns whether anything moved, lanes that have items left, and the last member whose ring is full
+   */
+  #send(run: RingRun): { moved: boolean; left: number; full: number } {
     const { size } = this.#views
+    const { channels, chunkTokens, ringTokens } = this.config
+    const { job, sent } = run
+    const burst = Math.max(chunkTokens, ringTokens >> 1)
+    let moved = false
+    let left = 0
+    let full = -1
     for (let i = 1; i <= size; i++) {
       const m = (this.#member + i) % size
-      for (let c = 0; c < this.config.channels; c++) {
-        if (job.outgoing(m, c, round) === 0) continue
-        const needs = this.#needs(job, m, c, round)
-        const words = this.#credits[m]!
-        const index = this.#headIndex(this.#member, c)
-        if (((Atomics.load(words, index) - needs) | 0) < 0) this.stalls++
-        yield* this.#signals.until(words, index, needs, m, job.tag)
-        this.#put(job, m, c, round)
+      for (let c = 0; c < channels; c++) {
+        const lane = m * channels + c
+        const all = job.outgoing[lane]!
+        if (sent[lane] === all) continue
+        const head = Atomics.load(this.#credits[m]!, this.#headIndex(this.#member, c))
+        const before = sent[lane]!
+        let room = ringTokens - ((this.#sentBefore[lane]! + before - head) | 0)
+        for (;;) {
+          const n = Math.min(chunkTokens, all - sent[lane]!)
+          if (n === 0 || n > room || sent[lane]! - before + n > burst) break
+          this.#put(run, lane, n)
+          room -= n
+        }
+        if (sent[lane]! > before) {
+          moved = true
+          this.#ring(m)
+        }
+        if (sent[lane]! < all) {
+          left++
+          full = m
+        }
       }
     }
+    return { moved, left, full }
   }
 
-  #put(job: RingJob, m: number, c: number, round: number): void {
-    const n = job.outgoing(m, c, round)
-    if (n === 0) return
+  /** Puts the next `n` items of a lane into its ring, which has room for them. */
+  #put(run: RingRun, lane: number, n: number): void {
     const { ringTokens, channels } = this.config
-    const lane = m * channels + c
+    const { job, sent } = run
+    const m = Math.floor(lane / channels)
+    const c = lane % channels
     const ring = this.#ringsOf(job.format, m)[c]![this.#member]!
-    const slot = this.#sent[lane]! % ringTokens
+    const position = this.#sentBefore[lane]! + sent[lane]!
+    const slot = position % ringTokens
     const first = Math.min(n, ringTokens - slot)
-    job.write(m, c, round, 0, first, ring, slot)
-    if (first < n) job.write(m, c, round, first, n - first, ring, 0)
-    this.#sent[lane] = this.#sent[lane]! + n
-    this.#publish(this.#tailIndex(m, c), this.#sent[lane]!)
+    job.write(lane, sent[lane]!, first, ring, slot)
+    if (first < n) job.write(lane, sent[lane]! + first, n - first, ring, 0)
+    sent[lane] = sent[lane]! + n
+    Atomics.store(this.#credits[this.#member]!, this.#tailIndex(m, c), (position + n) | 0)
   }
 
-  *#receiveRound(job: RingJob, round: number): Step<void> {
+  /** Takes from every channel what has come. */
+  #receive(run: RingRun): { moved: boolean; missing: number } {
     const { size } = this.#views
     const { channels, ringTokens } = this.config
-    const at = new Int32Array(size)
+    const { job, taken } = run
     const rings = this.#ringsOf(job.format, this.#member)
+    const own = this.#credits[this.#member]!
+    const [origin, arrived] = [this.#origin, this.#arrived]
+    let moved = false
+    let missing = -1
     for (let c = 0; c < channels; c++) {
       for (let m = 0; m < size; m++) {
         const lane = m * channels + c
-        at[m] = this.#taken[lane]! % ringTokens
-        const n = job.incoming(m, c, round)
-        if (n === 0) continue
-        yield* this.#signals.until(
-          this.#credits[m]!,
-          this.#tailIndex(this.#member, c),
-          this.#taken[lane]! + n,
-          m,
-          job.tag,
-        )
+        const before = this.#takenBefore[lane]!
+        origin[m] = before % ringTokens
+        // The lane's tail has gone on when its source is at the next operation already.
+        const tail = Atomics.load(this.#credits[m]!, this.#tailIndex(this.#member, c))
+        arrived[m] = Math.min(job.incoming[lane]!, (tail - before) | 0)
       }
-      job.read(c, round, rings[c]!, at)
+      const lacks = job.read(c, rings[c]!, origin, arrived, taken)
+      if (lacks >= 0) missing = lacks
       for (let m = 0; m < size; m++) {
-        const n = job.incoming(m, c, round)
-        if (n === 0) continue
         const lane = m * channels + c
-        this.#taken[lane] = this.#taken[lane]! + n
-        this.#publish(this.#headIndex(m, c), this.#taken[lane]!)
+        const index = this.#headIndex(m, c)
+        const head = (this.#takenBefore[lane]! + taken[lane]!) | 0
+        if (own[index] === head) continue
+        Atomics.store(own, index, head)
+        this.#ring(m)
+        moved = true
       }
     }
+    return { moved, missing }
   }
 
-  #publish(index: number, position: number): void {
-    const own = this.#credits[this.#member]!
-    Atomics.store(own, index, position | 0)
-    Atomics.notify(own, index)
+  /** Wakes a member that sleeps: something that it may wait for has moved. */
+  #ring(member: number): void {
+    if (member === this.#member) return
+    const words = this.#credits[member]!
+    Atomics.add(words, this.#bellIndex, 1)
+    Atomics.notify(words, this.#bellIndex)
   }
 
   /** Of the words that a source writes: the tail of its lane to `destination`. */
@@ -197,6 +225,11 @@ export class Rings {
   /** Of the words that a destination writes: the head of the lane from `source`. */
   #headIndex(source: number, channel: number): number {
     return ((this.#views.size + source) * this.config.channels + channel) * PAD
+  }
+
+  /** The one word that all members write: it says nothing but that there is something to look at. */
+  get #bellIndex(): number {
+    return 2 * this.#views.size * this.config.channels * PAD
   }
 
   /** The rings in a member's memory, [channels][sources], as rows of the format. */
@@ -216,10 +249,4 @@ export class Rings {
     this.#rows.set(key, rings)
     return rings
   }
-}
-
-export interface RingRun {
-  readonly job: RingJob
-  sentRounds: number
-  finished: boolean
 }
