@@ -111,7 +111,13 @@ void read(Reader &r, Bound &, AddRmsNormArgs &a) {
   a.x = r.rows(a.width);
 }
 
-void read(Reader &r, Bound &b, SumAddRmsNormArgs &a) {
+// What a sum's argument block has behind it: the members' rows, and an address of each. Not working space, which kernels share.
+size_t summedBytes(const Reader &r) {
+  double members = r.length > 2 ? r.d[2] : 0;
+  return members >= 1 && members <= MAX_SUMMED ? (size_t)members * (sizeof(Rows) + sizeof(float *)) : 0;
+}
+
+void read(Reader &r, Bound &, SumAddRmsNormArgs &a) {
   a.width = r.integer();
   a.eps = r.number();
   a.members = r.integer();
@@ -122,9 +128,7 @@ void read(Reader &r, Bound &b, SumAddRmsNormArgs &a) {
   a.residual = r.rows(a.width);
   a.first = r.index(1, false);
   if (r.error) return;
-  b.scratch = scratch(r, a.members * (i64)(sizeof(Rows) + sizeof(float *)));
-  if (!b.scratch) return;
-  Rows *x = (Rows *)b.scratch;
+  Rows *x = (Rows *)(&a + 1);
   a.x = x;
   a.row = (const float **)(x + a.members);
   a.capacity = INT64_MAX;
@@ -312,8 +316,8 @@ void read(Reader &r, Bound &b, SampleArgs &a) {
   a.order = (i32 *)(a.scaled + a.vocab);
 }
 
-template <class A> bool make(Reader &r, Bound &b) {
-  A *a = (A *)calloc(1, sizeof(A));
+template <class A> bool make(Reader &r, Bound &b, size_t behind = 0) {
+  A *a = (A *)calloc(1, sizeof(A) + behind);
   b.args = a;
   r.need(a != nullptr, "no memory for an argument block");
   if (a) read(r, b, *a);
@@ -345,7 +349,7 @@ bool bind(const KernelTable &table, int op, Reader &r, Bound &b) {
     case OP_GATED_ACTIVATION: return make<GatedArgs>(r, b);
     case OP_SIGMOID_SCALE: return make<SigmoidScaleArgs>(r, b);
     case OP_EXPERTS: return make<ExpertsArgs>(r, b);
-    case OP_SUM_ADD_RMS_NORM: return make<SumAddRmsNormArgs>(r, b);
+    case OP_SUM_ADD_RMS_NORM: return make<SumAddRmsNormArgs>(r, b, summedBytes(r));
     default: return make<SampleArgs>(r, b);
   }
 }

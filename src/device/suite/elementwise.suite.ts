@@ -79,6 +79,16 @@ export function elementwiseSuite({ ops }: Implementation): void {
         const out = rowsOf(rows, width)
         const place = fillInts(rowsOf(1, 1), () => first)
         const kernel = sumAddRmsNorm({ out, residual, xs, first: place, weight, width, eps: 1e-6 })
+        // Another kernel bound in between takes nothing from it.
+        sumAddRmsNorm({
+          out: rowsOf(1, width),
+          residual: rowsOf(1, width),
+          xs: [xs[0]!],
+          first: place,
+          weight,
+          width,
+          eps: 1,
+        })
         kernel(0)
         kernel(rows)
         expectSameBits(out, expected)
