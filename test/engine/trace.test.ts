@@ -66,7 +66,7 @@ describe('a trace of all ranks in one thread', () => {
     const { trace } = await tracedRun(DP2)
     const hidden = JSON.parse(readFileSync(join(fixturePath('qwen3_moe'), 'config.json'), 'utf8')).hidden_size as number
     const first = [...chromeEvents(trace)].filter(
-      e => e.ph === 'X' && e.cat === 'operation' && e.name === 'reduce_scatter' && e.args['step'] === 1,
+      e => e.ph === 'X' && e.cat === 'operation' && e.name === 'reduce_norm' && e.args['step'] === 1,
     )
     expect(first.length).toBeGreaterThan(0)
     for (const e of first) {
