@@ -2,7 +2,7 @@
 export { type BatchSlice, FORWARD_MODE, type ForwardMode, IDLE_BATCH, type LocalBatch, makeBatch } from './batch.js'
 export { DpRouter, type LoadBalanceMethod } from './dp-router.js'
 export { type DelayOutcome, PrefillDelayer } from './prefill-delayer.js'
-export { type EndReason, type LogitEdits, type RankRequest, RequestState } from './request-state.js'
+export { type EndReason, type LogitEdits, type RankRequest, RequestState, rowOfDraw } from './request-state.js'
 export { type RequestProgress, Scheduler, type SchedulerCounters, type SchedulerLimits } from './scheduler.js'
 export {
   castVote,

@@ -42,9 +42,15 @@ export interface RankRequest {
 /** `not_finite`: the logits it was to be drawn from are no numbers. */
 export type EndReason = 'stop' | 'length' | 'not_finite'
 
+/** Stands for the id that row `row` of the step on its way will draw. Ids themselves are never negative. */
+export const drawnIn = (row: number): number => -1 - row
+
+/** The row behind such a number. */
+export const rowOfDraw = (token: number): number => -1 - token
+
 export class RequestState {
   readonly request: RankRequest
-  /** Prompt, then drawn tokens. */
+  /** Prompt, then drawn tokens. The last may be negative: drawn in a row of a step that is on its way (`drawnIn`). */
   readonly tokens: Int32Array
   length: number
   /** Tokens whose keys and values are in the cache. */
@@ -58,6 +64,8 @@ export class RequestState {
   #hashed = 0
   /** Order of arrival at this rank. */
   readonly arrival: number
+  /** It runs no more and never will: finished, or aborted while it ran. */
+  ended = false
   /** When it was first admitted, on the rank's clock; 0 while it has never been. */
   admittedAt = 0
 
@@ -102,6 +110,16 @@ export class RequestState {
   /** Tokens that wait to be computed: the rest of the prompt, or the one drawn last. */
   get pending(): number {
     return this.length - this.computed
+  }
+
+  /** The id of its last token is not known yet. */
+  get awaited(): boolean {
+    return this.tokens[this.length - 1]! < 0
+  }
+
+  /** Nothing is left to compute: it ends when the step on its way is known. */
+  get finishing(): boolean {
+    return this.remaining === 0 && !this.inPrefill
   }
 
   /** Its prompt is not computed yet, or its cache was taken away and has to be computed again. */

@@ -4,12 +4,17 @@
 // waits for at most one chunk, however long the prompts are. Requests are admitted while the KV they will probably need is
 // there; when it runs out all the same, the youngest are put back and later computed again, with the same result.
 // Forming a batch changes no request's tokens, so a step that failed can be formed again.
+//
+// A device that runs ahead: `assume` counts a step's tokens as drawn while the device is still at work, so that `formAhead` can
+// form the next step; `resolve` tells their ids later. The order is form n+1, resolve n, assume n+1: at most one token of a
+// request is unknown, and every token below `computed` is known when pages are shared. `commit` is both at once.
+import { Unreachable } from '../config/errors.js'
 import type { PagePool } from '../kvcache/index.js'
 import { PrefixTree } from '../kvcache/index.js'
 import { AdmissionEstimate } from './admission.js'
-import { type BatchSlice, IDLE_BATCH, type LocalBatch, makeBatch } from './batch.js'
+import { type BatchSlice, type LocalBatch, makeBatch } from './batch.js'
 import { KvLedger } from './kv-ledger.js'
-import { type EndReason, type RankRequest, RequestState } from './request-state.js'
+import { drawnIn, type EndReason, type RankRequest, RequestState } from './request-state.js'
 
 export interface SchedulerLimits {
   /** Prompt tokens of one step. */
@@ -128,27 +133,45 @@ export class Scheduler {
    * @param mayPrefill false holds prompts back for this step (alignment over DP ranks)
    */
   form(now: number, mayPrefill = true): LocalBatch {
-    if (this.paused) return IDLE_BATCH
-    const slices = this.#decodes()
+    return makeBatch(this.#slices(now, mayPrefill, false)!)
+  }
+
+  /**
+   * The batch that follows a step whose results are assumed, not known. null when they must be known first: nothing is left to
+   * do without them, or a request would have to be put back.
+   */
+  formAhead(now: number, mayPrefill = true): LocalBatch | null {
+    const slices = this.#slices(now, mayPrefill, true)
+    return slices && slices.length > 0 ? makeBatch(slices) : null
+  }
+
+  #slices(now: number, mayPrefill: boolean, ahead: boolean): BatchSlice[] | null {
+    if (this.paused) return []
+    const slices = this.#decodes(ahead)
+    if (slices === null) return null
     const rested = this.#stepsSincePrefill >= this.#limits.prefillDecodeInterval
     if (slices.length === 0 || (mayPrefill && rested)) {
       if (mayPrefill) this.#admit(now)
       this.#prefills(slices)
-      while (slices.length === 0 && this.#running.length > 1) {
+      while (slices.length === 0 && this.#running.length > 1 && !ahead) {
         // Nobody could take a step: the youngest gives its pages to the oldest.
         this.#retract(this.#running.at(-1)!)
         this.#prefills(slices)
       }
     }
-    return makeBatch(slices)
+    return slices
   }
 
-  /** One token of every request that decodes, oldest first; the youngest make room when pages have run out. */
-  #decodes(): BatchSlice[] {
+  /**
+   * One token of every request that decodes, oldest first; the youngest make room when pages have run out, or, when the last
+   * step's results are not known yet, null.
+   */
+  #decodes(ahead: boolean): BatchSlice[] | null {
     const slices: BatchSlice[] = []
     for (const state of [...this.#running]) {
-      if (state.inPrefill) continue
+      if (state.inPrefill || state.finishing) continue
       while (this.#running.includes(state) && this.#ledger.cover(state, state.length) < state.length) {
+        if (ahead) return null
         this.#retract(this.#victim(state))
       }
       if (!this.#running.includes(state)) continue
@@ -229,51 +252,92 @@ export class Scheduler {
 
   /** Makes a step's results visible. `sampled[i]` and `logprobs[i]` belong to logit row i. */
   commit(batch: LocalBatch, sampled: ArrayLike<number>, logprobs: ArrayLike<number>): RequestProgress[] {
-    this.#steps++
-    this.#estimate.decay()
+    return this.#walk(batch, { sampled, logprobs }, true)
+  }
+
+  /** The step is on its way: what it computes counts as computed, what it draws as drawn, by row instead of by id. */
+  assume(batch: LocalBatch): void {
+    this.#walk(batch, null, true)
+  }
+
+  /** The results of a step that was assumed. Requests that have ended or were aborted since take no part. */
+  resolve(batch: LocalBatch, sampled: ArrayLike<number>, logprobs: ArrayLike<number>): RequestProgress[] {
+    return this.#walk(batch, { sampled, logprobs }, false)
+  }
+
+  /** @param results null: not known yet */
+  #walk(batch: LocalBatch, results: StepResults | null, assume: boolean): RequestProgress[] {
     const progress: RequestProgress[] = []
     let row = 0
     let prefilled = 0
+    if (results) {
+      this.#steps++
+      this.#estimate.decay()
+    }
     for (const slice of batch.slices) {
-      const { state } = slice
       const logitRow = row
       const logitRows = slice.wantLogits ? slice.count : slice.sample ? 1 : 0
       row += logitRows
-      state.computed = slice.from + slice.count
-      this.#ledger.share(state)
       if (slice.extend) prefilled += slice.count
-      let token: number | null = null
-      let end: EndReason | null = null
-      if (slice.sample) {
-        if (!Number.isFinite(logprobs[row - 1]!)) {
-          this.#finish(state)
-          progress.push(endedBy('not_finite', state, logitRow, logitRows))
-          continue
-        }
-        token = sampled[row - 1]!
-        if (state.drawn === 0) this.#cachedTokens += state.cached
-        state.tokens[state.length++] = token
-        if (state.request.endTokenIds.includes(token)) end = 'stop'
-        else if (state.remaining === 0) end = 'length'
-      } else if (state.request.maxTokens === 0 && !state.inPrefill) {
-        end = 'length'
-      }
-      if (end) this.#finish(state)
-      if (logitRows > 0 || end) {
-        const logprob = token === null ? 0 : logprobs[row - 1]!
-        const { id, admittedAt, cached } = state
-        progress.push({ id, token, logprob, end, admittedAt, cachedTokens: cached, logitRow, logitRows })
-      }
+      if (slice.state.ended) continue
+      if (assume) this.#assumeSlice(slice, row - 1)
+      const found = results && this.#resolveSlice(slice, logitRow, logitRows, results)
+      if (found) progress.push(found)
     }
-    this.#prefilledTokens += prefilled
-    this.#stepsSincePrefill = prefilled > 0 ? 0 : this.#stepsSincePrefill + 1
+    if (assume) {
+      this.#prefilledTokens += prefilled
+      this.#stepsSincePrefill = prefilled > 0 ? 0 : this.#stepsSincePrefill + 1
+    }
     return progress
   }
 
+  #assumeSlice({ state, from, count, sample }: BatchSlice, row: number): void {
+    if (state.awaited) throw new Unreachable(`request ${state.id} goes two steps beyond what is known of it`)
+    state.computed = from + count
+    this.#ledger.share(state)
+    if (sample) state.tokens[state.length++] = drawnIn(row)
+  }
+
+  /** @returns what to report, if anything */
+  #resolveSlice(
+    { state, from, count, sample }: BatchSlice,
+    logitRow: number,
+    logitRows: number,
+    { sampled, logprobs }: StepResults,
+  ): RequestProgress | null {
+    const last = logitRow + logitRows - 1
+    let token: number | null = null
+    let end: EndReason | null = null
+    if (sample) {
+      if (!Number.isFinite(logprobs[last]!)) {
+        this.#finish(state)
+        return endedBy('not_finite', state, logitRow, logitRows)
+      }
+      token = sampled[last]!
+      if (state.drawn === 1) this.#cachedTokens += state.cached
+      state.tokens[from + count] = token
+      if (state.request.endTokenIds.includes(token)) end = 'stop'
+      else if (state.remaining === 0) end = 'length'
+    } else if (state.request.maxTokens === 0 && !state.inPrefill) {
+      end = 'length'
+    }
+    if (end) this.#finish(state)
+    if (logitRows === 0 && !end) return null
+    const logprob = token === null ? 0 : logprobs[last]!
+    const { id, admittedAt, cached } = state
+    return { id, token, logprob, end, admittedAt, cachedTokens: cached, logitRow, logitRows }
+  }
+
   #finish(state: RequestState): void {
+    state.ended = true
     this.#running.splice(this.#running.indexOf(state), 1)
     this.#ledger.release(state)
   }
+}
+
+interface StepResults {
+  readonly sampled: ArrayLike<number>
+  readonly logprobs: ArrayLike<number>
 }
 
 /** An end without a token. */
