@@ -8,6 +8,8 @@ export interface Wait {
   /** A word that changes when it is worth looking again: the driver may sleep on it. */
   readonly words: Int32Array
   readonly index: number
+  /** Longest sleep before looking again, in milliseconds, for what no word announces (a device). Left out: WAIT_SLICE_MS. */
+  readonly sliceMs?: number
   /** Says in the caller's words what is awaited and from which rank, for status and errors. */
   describe(): string
   /** Rank that is awaited, or -1 when it is not a rank. */
@@ -50,10 +52,11 @@ export function drive<T>(
     }
     if (wait.ready()) continue
     onSleep(wait)
+    const slice = Math.min(wait.sliceMs ?? WAIT_SLICE_MS, WAIT_SLICE_MS)
     for (;;) {
       const seen = Atomics.load(wait.words, wait.index)
       if (wait.ready()) break
-      Atomics.wait(wait.words, wait.index, seen, WAIT_SLICE_MS)
+      Atomics.wait(wait.words, wait.index, seen, slice)
       checkAbort()
     }
     onSleep(null)

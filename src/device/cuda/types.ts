@@ -33,8 +33,16 @@ export interface CudaFunction {
   readonly registers: number
   /** Bytes of local memory a thread uses; above 0 means spills or arrays in memory. */
   readonly localBytes: number
-  /** Lays the arguments out once; later `set` changes single ones and `launch` costs one foreign call. */
-  bind(layout: readonly ArgumentType[], values: readonly ArgumentValue[]): LaunchArguments
+  /**
+   * Lays the arguments out once; later `set` changes single ones and `launch` costs one foreign call.
+   * @param options.programmatic the launch may begin while the kernel before it ends (programmatic dependent launch, sm_90):
+   * the kernel must call wait_for_predecessors() before it touches what earlier kernels wrote
+   */
+  bind(
+    layout: readonly ArgumentType[],
+    values: readonly ArgumentValue[],
+    options?: { programmatic?: boolean },
+  ): LaunchArguments
   /** Blocks of this shape that fit one SM at a time. */
   blocksPerSm(threads: number, sharedBytes?: number): number
 }
@@ -65,6 +73,8 @@ export interface CudaEvent extends DeviceEvent, Disposable {
 /** Work in order. Everything here only queues, unless it says otherwise. */
 export interface CudaStream extends Disposable {
   readonly handle: number
+  /** True inside `capture`. */
+  readonly capturing: boolean
   /** Waits in the driver until the stream is empty, for start-up, tests and benchmarks; in a step wait for an event. */
   synchronize(): void
   /** A new event at the end of what is queued now. */

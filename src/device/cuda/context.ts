@@ -1,0 +1,151 @@
+// One GPU in this thread: its primary context, what it is, memory taken and copied synchronously. The primary context is
+// one for the whole process, so addresses made here are good in every thread; streams, events and modules stay with theirs.
+
+import { ATTRIBUTE, CudaDriver, RESULT } from './driver.js'
+import { CudaError } from './errors.js'
+import { hostAddress } from './host-memory.js'
+import { type CudaLibraries, requireLibraries } from './libraries.js'
+import { DriverStream } from './stream.js'
+import { encodeTensorMap } from './tensor-map.js'
+import type { CudaProperties, CudaStream, TensorMapSpec } from './types.js'
+
+/** Kernels use bf16 conversions, mma and cp.async of compute capability 8.0. */
+const OLDEST_CAPABILITY = 80
+
+export class CudaContext implements Disposable {
+  readonly driver: CudaDriver
+  readonly libraries: CudaLibraries
+  readonly properties: CudaProperties
+  /** "cuda:0", as in DeviceMemory. */
+  readonly device: string
+  readonly #handle: number
+
+  /**
+   * @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE
+   */
+  constructor(ordinal: number, libraries: CudaLibraries = requireLibraries()) {
+    this.libraries = libraries
+    this.driver = new CudaDriver(libraries.driver)
+    const count = this.driver.get('cuDeviceGetCount')
+    if (!(ordinal >= 0 && ordinal < count)) throw new CudaError('SY_CUDA_NO_DEVICE', { ordinal, count })
+    this.properties = readProperties(this.driver, ordinal)
+    const { name, capability } = this.properties
+    if (capability < OLDEST_CAPABILITY)
+      throw new CudaError('SY_CUDA_OLD_DEVICE', { ordinal, name, capability: capability / 10 })
+    this.device = `cuda:${ordinal}`
+    this.#handle = this.driver.get('cuDevicePrimaryCtxRetain', this.#deviceHandle)
+    this.makeCurrent()
+  }
+
+  get #deviceHandle(): number {
+    return this.driver.get('cuDeviceGet', this.properties.ordinal)
+  }
+
+  /** Calls of this thread now mean this GPU. Needed only in a thread that uses several. */
+  makeCurrent(): void {
+    this.driver.call('cuCtxSetCurrent', this.#handle)
+  }
+
+  createStream(): CudaStream {
+    return new DriverStream(this)
+  }
+
+  /** Waits for everything queued on this GPU by this process. */
+  synchronize(): void {
+    this.makeCurrent()
+    this.driver.call('cuCtxSynchronize')
+  }
+
+  memory(): { free: number; total: number } {
+    this.makeCurrent()
+    const free: (number | null)[] = [null]
+    const total: (number | null)[] = [null]
+    this.driver.call('cuMemGetInfo_v2', free, total)
+    return { free: Number(free[0]), total: Number(total[0]) }
+  }
+
+  /**
+   * Takes memory of the GPU, zeroed. For arenas and scratch at start; never while ranks run.
+   * @throws CudaError SY_CUDA_OUT_OF_MEMORY
+   */
+  allocate(bytes: number, purpose: string): number {
+    this.makeCurrent()
+    const out: (number | null)[] = [null]
+    const result = this.driver.ask('cuMemAlloc_v2', out, bytes)
+    if (result === RESULT.outOfMemory) throw this.#outOfMemory(bytes, purpose)
+    if (result !== RESULT.success) this.driver.fail('cuMemAlloc_v2', result)
+    const address = Number(out[0])
+    this.driver.call('cuMemsetD8_v2', address, 0, bytes)
+    return address
+  }
+
+  release(address: number): void {
+    this.makeCurrent()
+    this.driver.call('cuMemFree_v2', address)
+  }
+
+  /** Copies bytes of the host to the GPU and returns when they are there. */
+  upload(address: number, bytes: ArrayBufferView): void {
+    if (bytes.byteLength === 0) return
+    this.makeCurrent()
+    this.driver.call('cuMemcpyHtoD_v2', address, hostAddress(this.libraries.koffi, bytes), bytes.byteLength)
+  }
+
+  /** Fills a view of the host from the GPU, after what this thread's default stream has queued. */
+  download(bytes: ArrayBufferView, address: number): void {
+    if (bytes.byteLength === 0) return
+    this.makeCurrent()
+    this.driver.call('cuMemcpyDtoH_v2', hostAddress(this.libraries.koffi, bytes), address, bytes.byteLength)
+  }
+
+  /** Lets kernels and copies of this GPU reach the memory of another. @returns whether the two can */
+  enablePeer(ordinal: number): boolean {
+    const peer = this.driver.get('cuDeviceGet', ordinal)
+    if (this.driver.get('cuDeviceCanAccessPeer', this.#deviceHandle, peer) === 0) return false
+    const context = this.driver.get('cuDevicePrimaryCtxRetain', peer)
+    this.makeCurrent()
+    const result = this.driver.ask('cuCtxEnablePeerAccess', context, 0)
+    if (result !== RESULT.success && result !== RESULT.peerAlreadyEnabled)
+      this.driver.fail('cuCtxEnablePeerAccess', result)
+    return true
+  }
+
+  /** @throws CudaError SY_CUDA_CALL when address, sizes or box do not suit each other */
+  tensorMap(spec: TensorMapSpec): Uint8Array {
+    this.makeCurrent()
+    return encodeTensorMap(this.driver, this.libraries.koffi, spec)
+  }
+
+  [Symbol.dispose](): void {
+    this.driver.call('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
+  }
+
+  #outOfMemory(bytes: number, purpose: string): CudaError {
+    const { free, total } = this.memory()
+    const gib = (value: number): string => (value / 2 ** 30).toFixed(2)
+    const { ordinal } = this.properties
+    return new CudaError('SY_CUDA_OUT_OF_MEMORY', {
+      purpose,
+      needed: gib(bytes),
+      ordinal,
+      free: gib(free),
+      total: gib(total),
+    })
+  }
+}
+
+/** What the driver says about a GPU; needs no context. */
+export function readProperties(driver: CudaDriver, ordinal: number): CudaProperties {
+  const device = driver.get('cuDeviceGet', ordinal)
+  const read = (attribute: keyof typeof ATTRIBUTE): number => driver.attribute(ATTRIBUTE[attribute], device)
+  return {
+    ordinal,
+    name: driver.text('cuDeviceGetName', device),
+    capability: read('capabilityMajor') * 10 + read('capabilityMinor'),
+    sms: read('sms'),
+    sharedBytesPerBlock: read('sharedBytesPerBlock'),
+    sharedBytesPerSm: read('sharedBytesPerSm'),
+    l2Bytes: read('l2Bytes'),
+    memoryBytes: driver.get('cuDeviceTotalMem_v2', device),
+  }
+}
