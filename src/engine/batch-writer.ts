@@ -1,7 +1,7 @@
 // Writes a step's local batch into the program's input buffers. Host memory only; allocates nothing.
 import { f32View, i32View, type MemorySpan } from '../device/memory.js'
 import type { ProgramLimits } from '../models/index.js'
-import type { LocalBatch, RequestState } from '../scheduler/index.js'
+import { type LocalBatch, type RequestState, rowOfDraw } from '../scheduler/index.js'
 
 export class BatchWriter {
   readonly #ids: Int32Array
@@ -31,7 +31,8 @@ export class BatchWriter {
     this.#pagesPerSequence = Math.ceil(limits.contextLength / limits.pageSize)
   }
 
-  write(batch: LocalBatch): void {
+  /** @param drawn what the step before drew, by logit row: the ids of tokens that the scheduler does not know yet */
+  write(batch: LocalBatch, drawn: Int32Array): void {
     let row = 0
     let logitRow = 0
     batch.slices.forEach((slice, sequence) => {
@@ -39,8 +40,10 @@ export class BatchWriter {
       this.#pageTable.set(state.pages, sequence * this.#pagesPerSequence)
       for (let i = 0; i < count; i++, row++) {
         const position = from + i
-        this.#ids[row] = state.tokens[position]!
-        this.#requestKeys[row] = state.keyAt(position)
+        const token = state.tokens[position]!
+        this.#ids[row] = token < 0 ? drawn[rowOfDraw(token)]! : token
+        // Nobody reads the key of a token that is not known: with replicated experts, steps do not overlap.
+        this.#requestKeys[row] = token < 0 ? 0 : state.keyAt(position)
         this.#positions[row] = position
         this.#rowSequence[row] = sequence
         const page = state.pages[Math.floor(position / this.#pageSize)]!

@@ -15,6 +15,14 @@ import type { RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
 
+/** Where a rank computes. All ranks of a node run the same kernels: what the node's device chose. */
+export interface RankDevice {
+  readonly kind: 'cpu'
+  readonly kernels: KernelKind
+  /** The module and the one memory of `wasm` kernels, else null. */
+  readonly wasmNode: WasmNode | null
+}
+
 export interface RankLaunch {
   readonly sizes: ParallelSizes
   readonly coordinates: RankCoordinates
@@ -33,10 +41,9 @@ export interface RankLaunch {
   /** Steps a prompt may wait for other DP ranks' prompts; 0 = the delayer is off. */
   readonly prefillDelayPasses: number
   readonly scheduling: Pick<SchedulerLimits, 'prefixCache' | 'conservativeness' | 'prefillDecodeInterval'>
-  /** What the node's device chose: all ranks run the same kernels. */
-  readonly kernels: KernelKind
-  /** The module and the one memory of `wasm` kernels, else null. */
-  readonly wasmNode: WasmNode | null
+  readonly device: RankDevice
+  /** Steps are formed before the last one's results are known. */
+  readonly overlap: boolean
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */
   readonly forcedPadding: DpPaddingMode | null

@@ -55,6 +55,8 @@ export interface ModelPlan {
   readonly expertBuffer: ExpertBufferConfig | null
   readonly weights: WeightUnion
   readonly weightBytes: number
+  /** Steps are formed before the last one's results are known. */
+  readonly overlap: boolean
   /** Hash of everything ranks must agree on. */
   readonly configHash: number
 }
@@ -74,6 +76,8 @@ export interface EngineHooks {
 export interface PlanOptions {
   /** Boundaries between layers as separate operations: the reference of the fused ones. */
   readonly unfused?: boolean
+  /** Steps formed ahead on a device that does not run ahead: what the CPU shows about it. */
+  readonly overlap?: boolean
 }
 
 /** What planning asks a device: how weights are packed, and how much memory its kernels reach. */
@@ -108,6 +112,8 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   }
   const limits = programLimits(flags, spec, topology.sizes, memory)
   const expertBuffer = expertBufferOf(wiring, limits)
+  // A replica is chosen by the tokens up to it: they must be known.
+  const overlap = (options.overlap ?? false) && (placement?.maxReplicas ?? 1) === 1
   const agreed = JSON.stringify({
     spec,
     variants,
@@ -135,6 +141,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     expertBuffer,
     weights,
     weightBytes,
+    overlap,
     configHash: hashWords(Buffer.from(agreed)),
   }
 }

@@ -6,7 +6,7 @@ import { f32View, i32View } from '../device/memory.js'
 import { PagePool } from '../kvcache/index.js'
 import type { ProgramVariant } from '../models/index.js'
 import { LowLatencyDispatcher, NormalDispatcher } from '../moe/index.js'
-import { type BoundOperation, bindProgram, type ProgramGroup } from '../program/index.js'
+import { bindProgram, type ProgramGroup } from '../program/index.js'
 import type { Clock } from '../runtime/clock.js'
 import { ControlBlock, type StatusWriter } from '../runtime/control.js'
 import { Scheduler } from '../scheduler/index.js'
@@ -14,13 +14,7 @@ import { TraceRecorder } from '../trace/index.js'
 import { BatchWriter } from './batch-writer.js'
 import { DrillMaster } from './drill.js'
 import type { RankLaunch } from './launch.js'
-
-export interface RankOutputs {
-  readonly logits: Float32Array
-  readonly sampled: Int32Array
-  readonly logprobs: Float32Array
-  readonly vocab: number
-}
+import { HostRunner, type StepRunner } from './step-runner.js'
 
 export interface RankContext {
   readonly launch: RankLaunch
@@ -38,21 +32,13 @@ export interface RankContext {
   readonly drill: DrillMaster
   /** null when the engine was started without tracing. */
   readonly trace: TraceRecorder | null
-  /** The forward pass, and the draw that ends it: between the two the leader edits rows of logits. */
-  readonly operations: readonly {
-    readonly forward: readonly BoundOperation[]
-    readonly draw: readonly BoundOperation[]
-  }[]
-  readonly inputs: BatchWriter
-  readonly outputs: RankOutputs
+  readonly runner: StepRunner
 }
 
 export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankContext {
   const { limits, coordinates, programs } = launch
-  const device = createCpuDevice({
-    kernels: launch.kernels,
-    ...(launch.wasmNode ? { wasmNode: launch.wasmNode } : {}),
-  })
+  const { kernels, wasmNode } = launch.device
+  const device = createCpuDevice({ kernels, ...(wasmNode ? { wasmNode } : {}) })
   const control = ControlBlock.attach(launch.control)
   const { rank } = coordinates
   const groups = {
@@ -86,10 +72,12 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     return { forward: operations.slice(0, -1), draw: operations.slice(-1) }
   }
   const buffers = launch.buffers[0]!
+  const status = control.statusWriter(rank, trace)
+  const leads = coordinates.attnTp === 0 && coordinates.attnCp === 0
   return {
     launch,
     control,
-    status: control.statusWriter(rank, trace),
+    status,
     kernels: device.name,
     groups,
     expertBuffer,
@@ -100,16 +88,23 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
       logitRows: limits.sequences,
       ...launch.scheduling,
     }),
-    leads: coordinates.attnTp === 0 && coordinates.attnCp === 0,
+    leads,
     drill,
     trace,
-    operations: launch.variants.map(split),
-    inputs: new BatchWriter(buffers, limits),
-    outputs: {
-      logits: f32View(buffers['logits']!),
-      sampled: i32View(buffers['sampled']!),
-      logprobs: f32View(buffers['logprob']!),
-      vocab: programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
-    },
+    runner: new HostRunner({
+      groups,
+      status,
+      trace,
+      leads,
+      operations: launch.variants.map(split),
+      inputs: new BatchWriter(buffers, limits),
+      outputs: {
+        logits: f32View(buffers['logits']!),
+        sampled: i32View(buffers['sampled']!),
+        logprobs: f32View(buffers['logprob']!),
+        vocab: programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
+      },
+      overlap: launch.overlap,
+    }),
   }
 }

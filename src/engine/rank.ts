@@ -1,6 +1,5 @@
 // One rank's step loop. It is a Step: it yields whatever it waits for and never blocks itself, so the same code runs as
 // a worker thread that owns a core or beside other ranks in one thread.
-import { runSequential } from '../program/index.js'
 import type { Clock } from '../runtime/clock.js'
 import type { Step, Wait } from '../runtime/wait.js'
 import {
@@ -15,14 +14,13 @@ import {
 } from '../scheduler/index.js'
 import { traceWaits } from '../trace/index.js'
 import type { RankLaunch, RankPort } from './launch.js'
-import { LogitEditor } from './logit-edits.js'
 import { buildRankContext, type RankContext } from './rank-context.js'
 import type { DpRankState } from './request.js'
 import { stepLogprobs } from './step-logprobs.js'
+import { needsResults, type StepFlight } from './step-runner.js'
 import { variantOf } from './variants.js'
 
 const VOTE_TAG = { operation: -1, layer: -1, label: 'the vote of a step' }
-const PUBLISH_TAG = { operation: -2, layer: -1, label: 'publishing the local batch' }
 
 export class Rank {
   readonly context: RankContext
@@ -30,9 +28,10 @@ export class Rank {
   readonly #clock: Clock
   readonly #vote = new Int32Array(VOTE_WORDS)
   readonly #votes: Int32Array
-  readonly #editor = new LogitEditor()
   readonly #delayer: PrefillDelayer
   readonly #dispatchSteps = { none: 0, normal: 0, low_latency: 0 }
+  /** The step on its way whose results are assumed: what the scheduler forms next follows it. */
+  #flight: StepFlight | null = null
   #prefillable: readonly boolean[] = []
   #stopping = false
   #previousPlanHash = 0
@@ -56,41 +55,53 @@ export class Rank {
   }
 
   *#loop(): Step<void> {
-    const { status, leads, operations, launch, trace } = this.context
+    const { status, leads, launch, runner, scheduler } = this.context
     for (let step = 1; ; step++) {
       status.step(step)
       const doorbell = this.#drainMailbox()
       status.phase('forming')
-      const batch = leads ? this.#form() : IDLE_BATCH
+      const batch = leads ? yield* this.#form() : IDLE_BATCH
       const plan = yield* this.#agree(step, batch, doorbell)
-      if (plan.stop) return
       if (plan.idle) {
+        yield* this.#settle()
+        if (plan.stop) return
         yield* this.#sleep(plan.doorbell)
         continue
       }
-      yield* this.#publish(batch)
-      status.phase('forward')
       const variant = variantOf(launch.variants, plan)
       this.#dispatchSteps[plan.dispatch]++
-      status.program(variant)
       const values = stepRows(plan, launch.sizes, launch.coordinates)
-      trace?.rows(values.rows)
-      const { forward, draw } = operations[variant]!
-      yield* runSequential(forward, values, status, trace)
-      // What the leader draws counts, so only its logits are edited.
-      const { logits, vocab } = this.context.outputs
-      if (leads) this.#editor.apply(batch, logits, vocab)
-      yield* runSequential(draw, values, status, trace)
-      this.#editor.restore(logits)
-      if (leads) this.#commit(batch)
+      const flight = yield* runner.run({ batch, plan, variant, values })
+      yield* this.#settle()
+      if (launch.overlap && !needsResults(batch)) {
+        scheduler.assume(batch)
+        this.#flight = flight
+      } else if (leads) {
+        yield* flight.finished.wait()
+        this.#commit(flight, false)
+      }
     }
   }
 
-  #form(): LocalBatch {
+  *#form(): Step<LocalBatch> {
     const { scheduler } = this.context
     const { hasPrefill, hasDecode } = scheduler
     const mayPrefill = this.#delayer.mayPrefill(hasPrefill, hasDecode, this.#prefillable)
+    if (this.#flight) {
+      const batch = scheduler.formAhead(this.#clock.now(), mayPrefill)
+      if (batch) return batch
+      yield* this.#settle()
+    }
     return scheduler.form(this.#clock.now(), mayPrefill)
+  }
+
+  /** The results of the step on its way, if there is one, become known. */
+  *#settle(): Step<void> {
+    const flight = this.#flight
+    if (!flight) return
+    this.#flight = null
+    yield* flight.finished.wait()
+    if (this.context.leads) this.#commit(flight, true)
   }
 
   /** Takes every command that has arrived. @returns rings heard before looking: a later one means that there is more. */
@@ -118,6 +129,7 @@ export class Rank {
       batch,
       {
         step,
+        decodeGraph: this.context.runner.canReplay(batch),
         stopping: this.#stopping,
         prefillable: this.context.scheduler.hasPrefill,
         doorbell,
@@ -141,19 +153,14 @@ export class Rank {
     return plan
   }
 
-  /** The leader writes the batch where its attention-TP group reads it; a barrier orders the two. */
-  *#publish(batch: LocalBatch): Step<void> {
-    const { groups, inputs, leads } = this.context
-    if (leads) inputs.write(batch)
-    if (groups.attnTp.size > 1) yield* groups.attnTp.barrier(PUBLISH_TAG)
-  }
-
   /** Makes the step visible: tokens join their requests, pages of finished ones are free, the caller hears of it. */
-  #commit(batch: LocalBatch): void {
-    const { status, scheduler, outputs } = this.context
+  #commit({ batch, outputs }: StepFlight, assumed: boolean): void {
+    const { status, scheduler } = this.context
     status.phase('committing')
     const logprobs = stepLogprobs(batch, outputs)
-    const progress = scheduler.commit(batch, outputs.sampled, outputs.logprobs)
+    const progress = assumed
+      ? scheduler.resolve(batch, outputs.sampled, outputs.logprobs)
+      : scheduler.commit(batch, outputs.sampled, outputs.logprobs)
     const wanted = batch.slices.some(s => s.wantLogits && s.state.request.promptTopLogprobs === undefined)
     const logits = wanted ? outputs.logits.slice(0, batch.logitRows * outputs.vocab) : null
     this.#port.send({ kind: 'step', progress, logits, logprobs, state: this.#state(batch) })

@@ -85,7 +85,7 @@ function serve(cases: readonly Case[], setting: Setting, ahead: boolean) {
       if (c.arrives === step) s.add(request(`${i}`, c))
       if (c.abortAfter !== null && c.arrives + c.abortAfter === step && s.abort(`${i}`)) ends.set(`${i}`, 'aborted')
     })
-    let batch = flight ? s.formAhead(step) : s.form(step)
+    let batch: LocalBatch | null = flight ? s.formAhead(step) : s.form(step)
     if (batch === null) {
       settle()
       batch = s.form(step)

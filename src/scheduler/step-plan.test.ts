@@ -8,6 +8,7 @@ const golden = JSON.parse(
 
 const context = {
   step: 3,
+  decodeGraph: false,
   stopping: false,
   prefillable: false,
   doorbell: 0,
@@ -83,6 +84,12 @@ describe('votes and plans', () => {
   it('lets attention-TP members follow the first of their group', () => {
     const all = votes([decode(3), IDLE_BATCH, decode(5), IDLE_BATCH])
     expect(planStep(all, { tp: 4, attnDp: 2 }).numTokens).toEqual([3, 5])
+  })
+
+  it('replays a graph only when every attention-DP rank can', () => {
+    const able = { ...context, decodeGraph: true }
+    expect(planStep(votes([decode(3), decode(2)], [able, able]), ranks(2)).decodeGraph).toBe(true)
+    expect(planStep(votes([decode(3), decode(2)], [able, context]), ranks(2)).decodeGraph).toBe(false)
   })
 
   it('is frozen and hashes what it was made of', () => {

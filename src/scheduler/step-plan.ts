@@ -44,6 +44,8 @@ const at = (field: VoteField): number => VOTE_FIELDS.indexOf(field)
 /** What a rank knows beside its batch. */
 export interface VoteContext {
   readonly step: number
+  /** The rank could replay a captured graph for its batch. */
+  readonly decodeGraph: boolean
   readonly stopping: boolean
   /** The rank has prompts, in this step or held back. */
   readonly prefillable: boolean
@@ -63,6 +65,7 @@ export function castVote(batch: LocalBatch, context: VoteContext, out: Int32Arra
   }
   set('num_tokens', batch.tokens)
   set('num_tokens_for_logprob', batch.logitRows)
+  set('can_run_decode_graph', context.decodeGraph ? 1 : 0)
   set('is_extend_in_batch', batch.mode === 'extend' || batch.mode === 'mixed' ? 1 : 0)
   set('local_forward_mode', FORWARD_MODE[batch.mode])
   set('is_health_check', batch.healthCheck ? 1 : 0)
@@ -128,6 +131,8 @@ export interface StepPlan {
   readonly isExtend: boolean
   readonly dpPadding: DpPaddingMode
   readonly dispatch: 'none' | 'normal' | 'low_latency'
+  /** Every DP rank can replay a captured graph (those without tokens vote that they can). */
+  readonly decodeGraph: boolean
   /** DP ranks that have prompts. */
   readonly prefillable: readonly boolean[]
   /**
@@ -194,6 +199,7 @@ export function planStep(
     globalMode: agreedMode(forwardModes),
     isHealthCheck: !idle && numTokens.every((n, rank) => n === 0 || probes[rank] === 1),
     isExtend,
+    decodeGraph: all('can_run_decode_graph').every(v => v === 1),
     dispatch: chooseDispatch(numTokens, isExtend, rules.dispatch),
     dpPadding: rules.padding ?? choosePadding(numTokens, isExtend),
     prefillable: all('prefillable').map(v => v === 1),
