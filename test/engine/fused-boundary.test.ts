@@ -62,6 +62,11 @@ describe('fused boundaries give the bits of separate operations', () => {
     120_000,
   )
 
+  it('attention-TP of 4 beside attention-DP: fused and separate sums in one layer', async () => {
+    const fused = await compare('deepseek_v3', { tpSize: 8, attnDpSize: 2, epSize: 8, chunkedPrefillSize: 6 }, 8)
+    expect(Math.min(fused.reduceNorm, fused.addNorm)).toBeGreaterThan(0)
+  })
+
   const OTHERS = ['tp2', 'tp4/attn_dp2/ep2', 'tp3/attn_dp3/ep3 with redundant experts']
   it.each(
     Object.entries(EXPERTS).flatMap(([fixture, experts]) => OTHERS.map(name => [fixture, name, experts] as const)),
@@ -130,8 +135,14 @@ describe('what is fused', () => {
     expect([norms, exchanges]).toEqual([0, []])
   })
 
-  it('not plain: slices of an attention-TP group that must be gathered first, and gathers by all-reduce', async () => {
-    const both = await shape({ tpSize: 4, attnDpSize: 2, epSize: 4 })
+  it('both: two members of an attention-TP group sum all rows of their attention-DP rank', async () => {
+    const { layers, sums, norms, exchanges } = await shape({ tpSize: 4, attnDpSize: 2, epSize: 4 })
+    expect(sums).toHaveLength(2 * layers)
+    expect([norms, exchanges.length]).toEqual([0, layers])
+  })
+
+  it('not plain: slices of larger attention-TP groups, which are gathered first, and gathers by all-reduce', async () => {
+    const both = await shape({ tpSize: 8, attnDpSize: 2, epSize: 8 })
     expect(both.sums).toHaveLength(both.layers)
     expect(both.sums.every(label => label.startsWith('sum over attention-TP'))).toBe(true)
     expect(both.norms).toBe(both.layers)

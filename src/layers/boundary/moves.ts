@@ -70,9 +70,15 @@ export interface PlainReduction {
   readonly counts: CountsSymbol | null
 }
 
+/** Members of an attention-TP group up to which each sums all rows of its attention-DP rank instead of a slice. */
+const SUM_WHOLE_UP_TO = 2
+
 /**
- * The reduction that a norm can take its rows from, row by row, or null where there is none or it is not plain: over
- * attention-DP and attention-TP together each member sums a slice, and a gather of slices must follow before the norm.
+ * The reduction that a norm can take its rows from, row by row, or null where there is none or it is not plain.
+ *
+ * Over attention-DP and attention-TP together a member can sum all rows of its attention-DP rank: no gather of slices follows,
+ * but every member of its group makes the same sums. For two members that is less than the gather; for more it is not
+ * plain, and each sums a slice.
  */
 export function plainReduction({ sizes }: MoveContext, from: Placed): PlainReduction | null {
   const owes = pendingSum(sizes, from.owes)
@@ -80,7 +86,8 @@ export function plainReduction({ sizes }: MoveContext, from: Placed): PlainReduc
   if (owes === 'ATTN_TP' && sameLayout(source, normalize(sizes, ['ATTN_DP']))) return { group: 'attnTp', counts: null }
   if ((owes !== 'TP' && owes !== 'MOE_OUTPUT') || source.length > 0) return null
   if (sizes.attnDp === 1) return { group: 'tp', counts: null }
-  return sizes.attnTp === 1 ? { group: 'tp', counts: 'tp' } : null
+  if (sizes.attnTp === 1) return { group: 'tp', counts: 'tp' }
+  return sizes.attnTp <= SUM_WHOLE_UP_TO ? { group: 'tp', counts: 'dp' } : null
 }
 
 /**
