@@ -36,9 +36,8 @@ export class DriverEvent implements CudaEvent {
   /** @throws CudaError SY_CUDA_CALL when something queued before the event went wrong */
   get done(): boolean {
     const result = this.#context.driver.queryEventRaw(this.handle)
-    if (result === RESULT.success) return true
-    if (result === RESULT.notReady) return false
-    this.#context.driver.fail('cuEventQuery', result)
+    if (result !== RESULT.success && result !== RESULT.notReady) this.#context.driver.fail('cuEventQuery', result)
+    return result === RESULT.success
   }
 
   *wait(): Step<void> {

@@ -1,6 +1,14 @@
 // What an operation on a GPU binds with: kernels by file and name, addresses of its operands, scratch memory, one stream.
 import type { MemorySpan } from '../memory.js'
 import type { Operand } from '../ops.js'
+import { CompileCache } from './compile-cache.js'
+import { KernelCompiler } from './compiler.js'
+import type { CudaContext } from './context.js'
+import { CublasLt } from './cublaslt.js'
+import { HostRegistry } from './host-memory.js'
+import { DeviceArenaLender } from './memory.js'
+import { CudaModule } from './module.js'
+import { Nvrtc } from './nvrtc.js'
 import type { CudaBlas, CudaFunction, CudaProperties, CudaStream, KernelOptions, TensorMapSpec } from './types.js'
 
 /**
@@ -33,10 +41,97 @@ export interface CudaKernels {
   kernel(file: string, name: string, options?: KernelOptions): CudaFunction
   /** Where a span lies for the GPU: device memory as it is; host memory is registered on first use. */
   addressOf(span: MemorySpan): number
+  /** Where the host itself finds a span of its memory, pinned from now on: the host's side of `upload` and `download`. */
+  hostAddressOf(span: MemorySpan): number
   /** Where an operand's first element lies. */
   address(operand: Operand): number
   /** Scratch of this stream, zeroed when it is made; operations that ask with the same purpose share it. */
   workspace(bytes: number, purpose: string): number
   /** 128 bytes for an argument of type 'tensorMap'. */
   tensorMap(spec: TensorMapSpec): Uint8Array
+}
+
+/** The kernels of one thread: it owns stream, modules, scratch and registrations. */
+export class StreamKernels implements CudaKernels, Disposable {
+  readonly stream: CudaStream
+  readonly #context: CudaContext
+  readonly #hosts: HostRegistry
+  readonly #scratch: DeviceArenaLender
+  readonly #workspaces = new Map<string, { bytes: number; address: number }>()
+  readonly #modules = new Map<string, CudaModule>()
+  readonly #functions = new Map<string, CudaFunction>()
+  #compiler: KernelCompiler | null = null
+  #blas: CudaBlas | null = null
+
+  constructor(context: CudaContext) {
+    this.#context = context
+    this.stream = context.createStream()
+    this.#hosts = new HostRegistry(context)
+    this.#scratch = new DeviceArenaLender(context)
+  }
+
+  get properties(): CudaProperties {
+    return this.#context.properties
+  }
+
+  get blas(): CudaBlas {
+    this.#blas ??= new CublasLt(this.#context, this.stream)
+    return this.#blas
+  }
+
+  kernel(file: string, name: string, options: KernelOptions = {}): CudaFunction {
+    const variant = `${file} ${JSON.stringify(options.defines ?? {})}`
+    const key = `${variant} ${name}`
+    const known = this.#functions.get(key)
+    if (known !== undefined) return known
+    let module = this.#modules.get(variant)
+    if (module === undefined) {
+      module = new CudaModule(this.#context, this.#compile(file, options), file)
+      this.#modules.set(variant, module)
+    }
+    const fn = module.function(name, this.stream)
+    this.#functions.set(key, fn)
+    return fn
+  }
+
+  addressOf(span: MemorySpan): number {
+    return this.#hosts.addressOf(span)
+  }
+
+  /** Where the host itself finds a span of its memory, pinned from now on: the host's side of `upload` and `download`. */
+  hostAddressOf(span: MemorySpan): number {
+    return this.#hosts.hostAddressOf(span)
+  }
+
+  address(operand: Operand): number {
+    return this.addressOf(operand.span) + operand.offset * (operand.dtype === 'bf16' ? 2 : 4)
+  }
+
+  workspace(bytes: number, purpose: string): number {
+    const known = this.#workspaces.get(purpose)
+    if (known !== undefined && known.bytes >= bytes) return known.address
+    const span = this.#scratch.lend(bytes, purpose)
+    const made = { bytes: span.byteLength, address: this.addressOf(span) }
+    // Operations bound before keep the smaller one.
+    this.#workspaces.set(purpose, made)
+    return made.address
+  }
+
+  tensorMap(spec: TensorMapSpec): Uint8Array {
+    return this.#context.tensorMap(spec)
+  }
+
+  /** Nothing of this stream may be running. */
+  [Symbol.dispose](): void {
+    for (const module of this.#modules.values()) module[Symbol.dispose]()
+    this.#scratch[Symbol.dispose]()
+    this.#hosts[Symbol.dispose]()
+    this.stream[Symbol.dispose]()
+  }
+
+  #compile(file: string, options: KernelOptions): Uint8Array {
+    const { libraries, properties } = this.#context
+    this.#compiler ??= new KernelCompiler(new Nvrtc(libraries.nvrtc), properties.capability, new CompileCache())
+    return this.#compiler.compile(file, options)
+  }
 }
