@@ -5,7 +5,15 @@ import { describe, expect, it } from 'vitest'
 import { buildTopology, type ParallelSizes } from '../../parallel/index.js'
 import { ProgramBuilder } from '../../program/index.js'
 import { BoundaryError, type Layout, moveRows, rowsIn, type SumGroup } from './index.js'
-import { type Chain, type ChainStage, rowsHeld, runChain, singleRankValue, sizesOf } from './move-chains.suite.js'
+import {
+  type Chain,
+  type ChainStage,
+  rowsHeld,
+  runChain,
+  singleRankRow,
+  singleRankValue,
+  sizesOf,
+} from './move-chains.suite.js'
 
 const LAYOUTS: readonly Layout[] = [[], ['ATTN_DP'], ['ATTN_DP', 'ATTN_TP'], ['ATTN_TP']]
 const SUMS: readonly (SumGroup | null)[] = [null, 'ATTN_TP', 'TP', 'MOE_OUTPUT']
@@ -46,8 +54,9 @@ const chains: fc.Arbitrary<Chain> = fc.constantFrom(...TOPOLOGIES).chain(([attnD
       start: fc.nat(3),
       picks: fc.array(fc.tuple(fc.nat(3), fc.nat(3)), { minLength: 1, maxLength: 5 }),
       seed: fc.nat(10_000),
+      end: fc.constantFrom('move', 'boundary', 'unfused boundary'),
     })
-    .map(({ ep, mode: [padding, sumLenGather], tokens, width, start, picks, seed }) => {
+    .map(({ ep, mode: [padding, sumLenGather], tokens, width, start, picks, seed, end }): Chain => {
       const sizes = sizesOf(attnDp, attnTp, ep)
       const layouts = LAYOUTS.filter(l => exists(sizes, l))
       const first = layouts[start % layouts.length]!
@@ -57,7 +66,7 @@ const chains: fc.Arbitrary<Chain> = fc.constantFrom(...TOPOLOGIES).chain(([attnD
         layout = layouts[to % layouts.length]!
         return { owes: sums[sum % sums.length]!, to: layout }
       })
-      return { sizes, padding, sumLenGather, tokens, width, start: first, stages, seed }
+      return { sizes, padding, sumLenGather, tokens, width, start: first, stages, seed, end }
     })
 })
 
@@ -67,7 +76,7 @@ function checkChain(chain: Chain): void {
   runChain(chain).forEach((found, rank) => {
     rowsHeld(chain, last, ranks[rank]!).forEach(({ dp, row, pad }, r) => {
       if (pad) return
-      const expected = Array.from({ length: chain.width }, (_, column) => singleRankValue(chain, dp, row, column))
+      const expected = singleRankRow(chain, dp, row)
       if (found[r]!.some((v, c) => v !== expected[c])) {
         throw new Error(`rank ${rank}, DP rank ${dp}, row ${row}: ${found[r]} instead of ${expected}`)
       }
@@ -90,6 +99,7 @@ describe('chains of moves', () => {
       start: ['ATTN_DP'],
       stages: [{ owes: 'ATTN_TP', to: [] }],
       seed: 1,
+      end: 'move',
     }
     checkChain(chain)
     const [first] = runChain(chain)

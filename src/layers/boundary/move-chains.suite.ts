@@ -1,5 +1,6 @@
 // Runs chains of moves on real programs, arenas and collectives, all ranks in one thread, and says what one rank would hold.
 // Values are small integers, so that every sum is exact in f32; padding rows are NaN, so that one that leaks is seen.
+// A chain can end in a whole boundary: what the last stage hands over joins a residual and is normalised on its way.
 import { lendExchange, ShmCommunicator } from '../../comm/index.js'
 import { createCpuDevice } from '../../device/cpu/index.js'
 import { f32View, HostMemoryLender, subspan } from '../../device/memory.js'
@@ -26,6 +27,7 @@ import { ControlBlock } from '../../runtime/control.js'
 import { interleave } from '../../runtime/interleave.js'
 import { stepRows } from '../../scheduler/index.js'
 import {
+  Boundary,
   type DpPaddingMode,
   type Layout,
   type MoveContext,
@@ -51,12 +53,24 @@ export interface Chain {
   /** Layout in which the first stage holds its rows. */
   readonly start: Layout
   readonly stages: readonly ChainStage[]
+  /** How the last stage's value moves on: as it is, or through a boundary with or without fused operations. */
+  readonly end: 'move' | 'boundary' | 'unfused boundary'
   /** Of the order in which ranks move. */
   readonly seed: number
 }
 
 const OPS = createCpuDevice({ kernels: 'reference' }).ops
-const NO_WEIGHTS = { matrices: {}, vectors: {}, spans: [], bytes: 0 }
+const EPS = 1e-5
+const NORM = 'norm'
+
+/** Norm weights, which f32 holds exactly. */
+const weightAt = (column: number): number => 0.5 + 0.25 * column
+
+function weightsOf(lender: HostMemoryLender, width: number) {
+  const span = lender.lend(4 * width, 'norm weights')
+  f32View(span).set(Array.from({ length: width }, (_, c) => weightAt(c)))
+  return { matrices: {}, vectors: { [NORM]: { length: width, span } }, spans: [], bytes: 0 }
+}
 
 export const sizesOf = (attnDp: number, attnTp: number, ep = 1): ParallelSizes => {
   const tp = attnDp * attnTp
@@ -69,6 +83,8 @@ const addend = (stage: number, member: number, dp: number, row: number, column: 
 
 const startValue = (dp: number, row: number, column: number): number => ((11 * dp + 3 * row + column) % 9) - 4
 
+const residualValue = (dp: number, row: number, column: number): number => ((13 * dp + 5 * row + 7 * column) % 11) - 3
+
 /** Members of the group that a sum goes over, and which of them a rank is. */
 function membership({ sizes }: Chain, owes: SumGroup | null, rank: number): { member: number; members: number } {
   if (owes === null) return { member: 0, members: 1 }
@@ -78,6 +94,15 @@ function membership({ sizes }: Chain, owes: SumGroup | null, rank: number): { me
 }
 
 /** What a single rank holds in the end for a row of a DP rank. */
+export function singleRankRow(chain: Chain, dp: number, row: number): number[] {
+  const values = Array.from({ length: chain.width }, (_, column) => singleRankValue(chain, dp, row, column))
+  if (chain.end === 'move') return values
+  const sums = values.map((v, column) => v + residualValue(dp, row, column))
+  const scale = 1 / Math.sqrt(sums.reduce((a, v) => a + v * v, 0) / chain.width + EPS)
+  return sums.map((v, column) => Math.fround(v * scale * weightAt(column)))
+}
+
+/** The same without a boundary. */
 export function singleRankValue(chain: Chain, dp: number, row: number, column: number): number {
   let value = startValue(dp, row, column)
   chain.stages.forEach(({ owes }, stage) => {
@@ -118,13 +143,20 @@ function buildChain(chain: Chain, me: RankCoordinates): { program: Program; resu
   let at = columns(input('start', chain.start, width + 3), 2, width)
   let layout = chain.start
   const inputs: Layout[] = []
+  const last = chain.stages.length - 1
+  const throughBoundary = (placed: Placed, to: Layout): Ref => {
+    const moves = { ...ctx, unfused: chain.end === 'unfused boundary' }
+    const boundary = new Boundary(moves, input('residual', ['ATTN_DP'], width), EPS)
+    boundary.write(placed)
+    return boundary.read(NORM, to, 'read')
+  }
   chain.stages.forEach(({ owes, to }, i) => {
     const rows = rowsIn(sizes, layout)
     inputs.push(layout)
     const value = b.arena(`partial${i}`, width, rows)
     b.emit('add', { out: value, a: at, b: input(`addend${i}`, layout, width) }, { rows, label: `stage ${i}` })
     const placed: Placed = { value, layout, owes }
-    at = moveRows(ctx, placed, to, `move${i}`)
+    at = i === last && chain.end !== 'move' ? throughBoundary(placed, to) : moveRows(ctx, placed, to, `move${i}`)
     layout = to
   })
   const longest = Math.max(...chain.tokens, 1)
@@ -155,6 +187,7 @@ export function runChain(chain: Chain): number[][][] {
     return made
   }
   const plan = { numTokens: chain.tokens, numLogitRows: chain.tokens.map(() => 0), dpPadding: chain.padding }
+  const weights = weightsOf(lender, chain.width)
   const ranks = built.map(({ program, inputs, result }, rank) => {
     const me = topology.ranks[rank]!
     const buffers = place(program, lender)
@@ -165,13 +198,14 @@ export function runChain(chain: Chain): number[][][] {
         addend(i, member, dp, row, column),
       )
     })
+    if (buffers['residual']) fill(buffers['residual'], chain.width, 0, chain, ['ATTN_DP'], me, residualValue)
     const groups = {
       tp: communicator('tp', 0, rank),
       attnDp: communicator('attnDp', 1, rank),
       attnTp: communicator('attnTp', 2, rank),
     }
     const unused = { ropeTables: {}, idTables: { spans: {}, columns: {} }, dispatchers: {} }
-    const bound = bindProgram({ ops: OPS, program, weights: NO_WEIGHTS, buffers, groups, ...unused })
+    const bound = bindProgram({ ops: OPS, program, weights, buffers, groups, ...unused })
     const step = runSequential(bound, stepRows(plan, chain.sizes, me), control.statusWriter(rank))
     return { step, buffers, program, result, me }
   })
