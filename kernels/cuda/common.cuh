@@ -45,7 +45,7 @@ template <> DEVICE bf16 from_float<bf16>(float x) { return to_bf16(x); }
 template <class T> DEVICE float ldF(const T *p) { return to_float(*p); }
 template <class T> DEVICE void stF(T *p, float x) { *p = from_float<T>(x); }
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 template <class T> DEVICE T min2(T a, T b) { return a < b ? a : b; }
 template <class T> DEVICE T max2(T a, T b) { return a > b ? a : b; }
 #define NEG_INF (-__int_as_float(0x7f800000))

@@ -18,6 +18,9 @@ export const architectureOf = (capability: number): string => (capability === 90
 /** Options that nvcc and NVRTC both understand, without the architecture and the include folder. */
 export const COMMON_OPTIONS = ['-std=c++17', '-lineinfo'] as const
 
+/** Functions that say neither __host__ nor __device__ are for the GPU: what nvcc does with constexpr ones by itself. */
+const NVRTC_OPTIONS = ['-default-device'] as const
+
 export function compileOptions(capability: number, { defines = {} }: KernelOptions = {}): string[] {
   const macros = Object.keys(defines)
     .sort()
@@ -45,7 +48,7 @@ export class KernelCompiler {
     const key = cacheKey(sources, flags, `nvrtc ${this.#nvrtc.version}`)
     const label = `${file.replace(/\.cu$/, '')}-${architectureOf(this.#capability)}`
     return this.#cache.get(label, key, () =>
-      this.#nvrtc.compile(sources[0]!.text, file, [...flags, `-I${this.#folder}`]),
+      this.#nvrtc.compile(sources[0]!.text, file, [...flags, ...NVRTC_OPTIONS, `-I${this.#folder}`]),
     )
   }
 }

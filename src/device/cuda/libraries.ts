@@ -155,6 +155,7 @@ function loadFirst(koffi: Koffi, kind: LibraryKind, folders: readonly string[]):
       const path = folder === '' ? name : join(folder, name)
       if (folder !== '' && !existsSync(path)) continue
       try {
+        if (kind === 'nvrtc' && folder !== '') loadBuiltins(koffi, folder)
         return { kind, path, handle: koffi.load(path), reason: '' }
       } catch (error) {
         if (folder !== '') reason = firstLine(error)
@@ -162,6 +163,17 @@ function loadFirst(koffi: Koffi, kind: LibraryKind, folders: readonly string[]):
     }
   }
   return { kind, path: null, handle: null, reason }
+}
+
+/** NVRTC asks the loader for its library of built-in functions by bare name: outside the loader's path it must be there already. */
+function loadBuiltins(koffi: Koffi, folder: string): void {
+  for (const name of namesIn(folder).filter(file => /^libnvrtc-builtins\.so\.[\d.]+$/.test(file))) {
+    try {
+      koffi.load(join(folder, name))
+    } catch {
+      // Of another version than this NVRTC; a missing one is named when it compiles.
+    }
+  }
 }
 
 const firstLine = (error: unknown): string => (error instanceof Error ? error.message : String(error)).split('\n')[0]!

@@ -132,12 +132,15 @@ class BoundLaunch implements LaunchArguments {
     const offset = ARGUMENTS_AT + this.#layout.offsets[index]!
     switch (this.#layout.types[index]) {
       case 'u64':
-        return this.#memory.u64(offset, value)
+        this.#memory.u64(offset, value)
+        break
       case 'i32':
       case 'u32':
-        return this.#memory.u32(offset, value)
+        this.#memory.u32(offset, value)
+        break
       case 'f32':
-        return this.#memory.f32(offset, value)
+        this.#memory.f32(offset, value)
+        break
       default:
         throw new Unreachable(`argument ${index} of ${this.#fn.name} takes no number`)
     }
