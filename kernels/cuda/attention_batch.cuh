@@ -1,0 +1,53 @@
+// What all attention kernels are told, and where a position's row of the cache lies.
+#pragma once
+#include "attention_primitives.cuh"
+
+namespace att {
+
+// Arguments in the order of the launch (src/device/cuda/ops/attention.ts). Strides and offsets are in elements.
+#define ATT_PARAMETERS                                                                                                   \
+  att::bf16_bits *out, const att::bf16_bits *q, const att::bf16_bits *kv, const int *rowSequence, const int *positions,   \
+      const int *pageTable, const int *plan, float *partials, int *counters, const float *sinks, int rows, int outStride, \
+      int qStride, int kvStride, int rowSequenceStride, int positionStride, int tableStride, int keyOffset,               \
+      int valueOffset, int pageSize, int pageShift, int kvHeads, int groupHeads, int splits, int minTiles, int window,    \
+      float scaleLog2
+#define ATT_ARGUMENTS                                                                                                     \
+  out, q, kv, rowSequence, positions, pageTable, plan, partials, counters, sinks, rows, outStride, qStride, kvStride,     \
+      rowSequenceStride, positionStride, tableStride, keyOffset, valueOffset, pageSize, pageShift, kvHeads, groupHeads,   \
+      splits, minTiles, window, scaleLog2
+
+struct Batch {
+  bf16_bits *out;
+  const bf16_bits *q, *kv;
+  const int *rowSequence, *positions, *pageTable;
+  // What attention_plan found: [0] single rows, [1] tiles, [4 ..) the single rows, then from 4 + rows pairs (first row, rows) of
+  // tiles. 0: every row is taken as a single one.
+  const int *plan;
+  float *partials;
+  int *counters;
+  // One logit a query head that joins the sum only, or 0.
+  const float *sinks;
+  int rows, outStride, qStride, kvStride, rowSequenceStride, positionStride, tableStride, keyOffset, valueOffset;
+  // pageShift is log2(pageSize), or -1 where that is no power of two.
+  int pageSize, pageShift;
+  int kvHeads;
+  // Query heads of one KV head.
+  int groupHeads;
+  // Parts that the keys of a row may be cut into, and the fewest tiles of keys that a part takes.
+  int splits, minTiles;
+  // Positions a row sees, itself included; 2^30 without a window.
+  int window;
+  // Scale of the scores times log2(e): exponentials are powers of two throughout.
+  float scaleLog2;
+
+  ATT_DEVICE int slot(const int *pages, int position) const {
+    if (pageShift >= 0) return (pages[position >> pageShift] << pageShift) + (position & (pageSize - 1));
+    const int page = position / pageSize;
+    return pages[page] * pageSize + (position - page * pageSize);
+  }
+};
+
+constexpr float LOG2_E = 1.4426950408889634f;
+#define ATT_NOTHING (-__int_as_float(0x7f800000)) // minus infinity
+
+} // namespace att
