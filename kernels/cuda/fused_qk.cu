@@ -1,0 +1,147 @@
+// What lies between a projection and attention, in one kernel: norms, rope, and the store into the paged cache.
+//
+// qk_norm_rope_store: x [rows, (heads + 2 * kvHeads) * headWidth] = queries, keys, values, f32 or bf16. Each head of queries
+// and keys is normalised (weights given) and its first ropeWidth elements are rotated; queries stay in x, keys and values go
+// to kv[slot] (keys of all heads, then values). Keys and values in x are left as they were.
+// latent_norm_rope_store: x [rows, latent + ropeWidth]: the latent is normalised, the shared key rotated, both go to kv[slot].
+// Rules: rmsNorm, rope and storeKv of src/device/ops.ts one after another, but for one thing: numbers stay in f32 between the
+// steps, where separate operations round to the type of x after each. A negative slot stores nothing.
+// Algorithm: a warp a head, through shared memory for the rope's pairs; a block a row for the latent. cosSin as in rope.cu.
+// Versions and times: not measured yet.
+#include "elements.cuh"
+
+namespace {
+
+using namespace el;
+
+constexpr int WARPS = 8, WIDEST_HEAD = 512;
+
+// Element c (< width) of a rotated head that lies in `v`.
+DEVICE float rotated(const float *v, const float *cosSin, int c, int width, int interleaved) {
+  const int half = width / 2, i = c < half ? c : c - half;
+  const float u = v[interleaved ? 2 * i : i], w = v[interleaved ? 2 * i + 1 : half + i];
+  const float cosine = cosSin[i], sine = cosSin[half + i];
+  return c < half ? u * cosine - w * sine : w * cosine + u * sine;
+}
+
+// grid: ceil(rows * (heads + 2 * kvHeads) / 8), 256 threads. headWidth a multiple of V and at most 512.
+template <class T, int V>
+DEVICE void qkNormRopeStore(T *x, T *kv, const int *slots, const int *positions, const float *cosSin, const float *qWeight,
+                            const float *kWeight, int *faults, int rows, int heads, int kvHeads, int headWidth,
+                            int ropeWidth, int interleaved, float eps, int capacity, int tablePositions,
+                            long long xStride, long long kvStride, long long slotStride, long long positionStride) {
+  __shared__ __align__(16) float shared[WARPS][WIDEST_HEAD];
+  const int all = heads + 2 * kvHeads, lane = threadIdx.x & 31;
+  const long long piece = (long long)blockIdx.x * WARPS + (threadIdx.x >> 5);
+  if (piece >= (long long)rows * all) return;
+  const long long row = piece / all;
+  const int head = (int)(piece % all);
+  T *source = x + row * xStride + (long long)head * headWidth, *target = source;
+  if (head >= heads) {
+    const int slot = slots[row * slotStride];
+    if (slot < 0) return;
+    if (slot >= capacity) {
+      if (lane == 0) fault(faults, FAULT_SLOT, slot);
+      return;
+    }
+    target = kv + slot * kvStride + (long long)(head - heads) * headWidth;
+  }
+  float *v = shared[threadIdx.x >> 5];
+  float squares = 0.f;
+  for (int c = lane * V; c < headWidth; c += 32 * V) {
+    float part[V];
+    load<V>(source + c, part);
+#pragma unroll
+    for (int j = 0; j < V; j++) squares += part[j] * part[j];
+    store<V>(v + c, part);
+  }
+  if (head >= heads + kvHeads) { // a value
+    for (int c = lane * V; c < headWidth; c += 32 * V) store<V>(target + c, v + c);
+    return;
+  }
+  const float *weight = head < heads ? qWeight : kWeight;
+  if (weight) {
+    const float inverse = rsqrtf(warp_sum(squares) / (float)headWidth + eps);
+    for (int c = lane * V; c < headWidth; c += 32 * V)
+#pragma unroll
+      for (int j = 0; j < V; j++) v[c + j] = v[c + j] * inverse * weight[c + j];
+  }
+  const int position = positions[row * positionStride];
+  if (position < 0 || position >= tablePositions) {
+    if (lane == 0) fault(faults, FAULT_POSITION, position);
+    return;
+  }
+  const float *table = cosSin + (long long)position * ropeWidth;
+  __syncwarp();
+  for (int c = lane * V; c < headWidth; c += 32 * V) {
+    float part[V];
+#pragma unroll
+    for (int j = 0; j < V; j++)
+      part[j] = c + j < ropeWidth ? rotated(v, table, c + j, ropeWidth, interleaved) : v[c + j];
+    store<V>(target + c, part);
+  }
+}
+
+// grid: rows; a whole number of warps a block. Shared: ropeWidth floats beside the sums.
+template <class T, int V>
+DEVICE void latentNormRopeStore(const T *x, T *kv, const int *slots, const int *positions, const float *cosSin,
+                                const float *weight, int *faults, int latent, int ropeWidth, int interleaved, float eps,
+                                int capacity, int tablePositions, long long xStride, long long kvStride,
+                                long long slotStride, long long positionStride) {
+  __shared__ float parts[32];
+  extern __shared__ float key[];
+  const long long row = blockIdx.x;
+  const int slot = slots[row * slotStride], position = positions[row * positionStride];
+  if (slot < 0) return;
+  if (slot >= capacity || position < 0 || position >= tablePositions) {
+    if (threadIdx.x == 0) fault(faults, slot >= capacity ? FAULT_SLOT : FAULT_POSITION, slot >= capacity ? slot : position);
+    return;
+  }
+  x += row * xStride;
+  kv += slot * kvStride;
+  for (int c = threadIdx.x; c < ropeWidth; c += blockDim.x) key[c] = one(x + latent + c);
+  float squares = 0.f;
+  for (int c = threadIdx.x * V; c < latent; c += blockDim.x * V) {
+    float part[V];
+    load<V>(x + c, part);
+#pragma unroll
+    for (int j = 0; j < V; j++) squares += part[j] * part[j];
+  }
+  __syncthreads();
+  const float inverse = rsqrtf(blockSum(squares, parts) / (float)latent + eps);
+  for (int c = threadIdx.x * V; c < latent; c += blockDim.x * V) {
+    float part[V], w[V];
+    load<V>(x + c, part);
+    load<V>(weight + c, w);
+#pragma unroll
+    for (int j = 0; j < V; j++) part[j] = part[j] * inverse * w[j];
+    store<V>(kv + c, part);
+  }
+  const float *table = cosSin + (long long)position * ropeWidth;
+  for (int c = threadIdx.x; c < ropeWidth; c += blockDim.x)
+    put(kv + latent + c, rotated(key, table, c, ropeWidth, interleaved));
+}
+
+} // namespace
+
+#define FUSED(NAME, T, V)                                                                                              \
+  extern "C" __global__ void qk_norm_rope_store_##NAME##_##V(                                                          \
+      T *x, T *kv, const int *slots, const int *positions, const float *cosSin, const float *qWeight,                  \
+      const float *kWeight, int *faults, int rows, int heads, int kvHeads, int headWidth, int ropeWidth,               \
+      int interleaved, float eps, int capacity, int tablePositions, long long xStride, long long kvStride,             \
+      long long slotStride, long long positionStride) {                                                                \
+    qkNormRopeStore<T, V>(x, kv, slots, positions, cosSin, qWeight, kWeight, faults, rows, heads, kvHeads, headWidth,  \
+                          ropeWidth, interleaved, eps, capacity, tablePositions, xStride, kvStride, slotStride,        \
+                          positionStride);                                                                             \
+  }                                                                                                                    \
+  extern "C" __global__ void latent_norm_rope_store_##NAME##_##V(                                                      \
+      const T *x, T *kv, const int *slots, const int *positions, const float *cosSin, const float *weight,             \
+      int *faults, int rows, int latent, int ropeWidth, int interleaved, float eps, int capacity,                      \
+      int tablePositions, long long xStride, long long kvStride, long long slotStride, long long positionStride) {     \
+    latentNormRopeStore<T, V>(x, kv, slots, positions, cosSin, weight, faults, latent, ropeWidth, interleaved, eps,    \
+                              capacity, tablePositions, xStride, kvStride, slotStride, positionStride);                \
+  }
+FUSED(f32, float, 1)
+FUSED(f32, float, 4)
+FUSED(bf16, bf16, 1)
+FUSED(bf16, bf16, 4)

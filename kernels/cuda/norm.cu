@@ -1,0 +1,176 @@
+// Root-mean-square norms: alone, and after adding to the residual.
+//
+// Shapes: x and out [rows, groups * width] with strides, f32 or bf16; weight f32 [width]; residual f32 [rows, width].
+// Rules: out = x / sqrt(mean(x^2) + eps) * weight for each group; with a residual: residual += x, out = its norm.
+// Algorithm: a block a row (or a warp a group, where a row has many of a head's width), one pass: each thread keeps its
+// elements in registers between the sum and the product; what exceeds the registers is read again. 16-byte accesses where
+// addresses allow (V = 8 or 4 elements). The shape of the sum depends on the width alone, so a row's bits do not depend on
+// other rows. out may be x.
+// Versions and times: block a row, 16-byte accesses: not measured yet.
+#include "elements.cuh"
+
+namespace {
+
+using namespace el;
+
+// How many vectors of a row a thread keeps.
+constexpr int KEPT = 4;
+
+template <int V> struct Kept { float v[KEPT][V]; };
+
+template <bool WARP> DEVICE float total(float x, float *parts) {
+  if constexpr (WARP) return warp_sum(x);
+  else return blockSum(x, parts);
+}
+
+// One group of one row by `lanes` threads, of which this is `lane`.
+template <class X, class O, int V, bool WARP>
+DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, int lane, int lanes,
+                                     float *parts) {
+  Kept<V> k;
+  float squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    int c = (i * lanes + lane) * V;
+    if (c < width) {
+      load<V>(x + c, k.v[i]);
+#pragma unroll
+      for (int j = 0; j < V; j++) squares += k.v[i][j] * k.v[i][j];
+    }
+  }
+  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
+    float v[V];
+    load<V>(x + c, v);
+#pragma unroll
+    for (int j = 0; j < V; j++) squares += v[j] * v[j];
+  }
+  const float inverse = rsqrtf(total<WARP>(squares, parts) / (float)width + eps);
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    int c = (i * lanes + lane) * V;
+    if (c < width) {
+      float w[V];
+      load<V>(weight + c, w);
+#pragma unroll
+      for (int j = 0; j < V; j++) w[j] *= k.v[i][j] * inverse;
+      store<V>(out + c, w);
+    }
+  }
+  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
+    float v[V], w[V];
+    load<V>(x + c, v);
+    load<V>(weight + c, w);
+#pragma unroll
+    for (int j = 0; j < V; j++) w[j] *= v[j] * inverse;
+    store<V>(out + c, w);
+  }
+}
+
+// grid: rows * groups; any whole number of warps a block
+template <class X, class O, int V>
+DEVICE void normBlock(O *out, const X *x, const float *weight, int width, int groups, float eps,
+                                          long long outStride, long long xStride) {
+  __shared__ float parts[32];
+  const int row = blockIdx.x / groups, group = blockIdx.x % groups;
+  const long long at = (long long)group * width;
+  norm<X, O, V, false>(out + row * outStride + at, x + row * xStride + at, weight, width, eps, threadIdx.x, blockDim.x,
+                       parts);
+}
+
+// grid: ceil(rows * groups / warps a block)
+template <class X, class O, int V>
+DEVICE void normWarp(O *out, const X *x, const float *weight, int rows, int width, int groups,
+                                         float eps, long long outStride, long long xStride) {
+  const long long piece = (long long)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+  if (piece >= (long long)rows * groups) return;
+  const long long row = piece / groups, at = (piece % groups) * width;
+  norm<X, O, V, true>(out + row * outStride + at, x + row * xStride + at, weight, width, eps, threadIdx.x & 31, 32,
+                      nullptr);
+}
+
+// grid: rows
+template <class X, class O, int V>
+DEVICE void addNorm(O *out, float *residual, const X *x, const float *weight, int width, float eps,
+                                        long long outStride, long long residualStride, long long xStride) {
+  __shared__ float parts[32];
+  const long long row = blockIdx.x;
+  out += row * outStride;
+  residual += row * residualStride;
+  x += row * xStride;
+  const int lane = threadIdx.x, lanes = blockDim.x;
+  Kept<V> k;
+  float squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    int c = (i * lanes + lane) * V;
+    if (c < width) {
+      float v[V];
+      load<V>(x + c, v);
+      load<V>(residual + c, k.v[i]);
+#pragma unroll
+      for (int j = 0; j < V; j++) {
+        k.v[i][j] += v[j];
+        squares += k.v[i][j] * k.v[i][j];
+      }
+      store<V>(residual + c, k.v[i]);
+    }
+  }
+  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
+    float v[V], s[V];
+    load<V>(x + c, v);
+    load<V>(residual + c, s);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+      s[j] += v[j];
+      squares += s[j] * s[j];
+    }
+    store<V>(residual + c, s);
+  }
+  const float inverse = rsqrtf(blockSum(squares, parts) / (float)width + eps);
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    int c = (i * lanes + lane) * V;
+    if (c < width) {
+      float w[V];
+      load<V>(weight + c, w);
+#pragma unroll
+      for (int j = 0; j < V; j++) w[j] *= k.v[i][j] * inverse;
+      store<V>(out + c, w);
+    }
+  }
+  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
+    float s[V], w[V];
+    load<V>(residual + c, s);
+    load<V>(weight + c, w);
+#pragma unroll
+    for (int j = 0; j < V; j++) w[j] *= s[j] * inverse;
+    store<V>(out + c, w);
+  }
+}
+
+} // namespace
+
+#define NORMS(NAME, X, O, V)                                                                                           \
+  extern "C" __global__ void rms_norm_block_##NAME(O *out, const X *x, const float *weight, int rows, int width,       \
+                                                   int groups, float eps, long long outStride, long long xStride) {    \
+    normBlock<X, O, V>(out, x, weight, width, groups, eps, outStride, xStride);                                        \
+  }                                                                                                                    \
+  extern "C" __global__ void rms_norm_warp_##NAME(O *out, const X *x, const float *weight, int rows, int width,        \
+                                                  int groups, float eps, long long outStride, long long xStride) {     \
+    normWarp<X, O, V>(out, x, weight, rows, width, groups, eps, outStride, xStride);                                   \
+  }                                                                                                                    \
+  extern "C" __global__ void add_rms_norm_##NAME(O *out, float *residual, const X *x, const float *weight, int rows,   \
+                                                 int width, float eps, long long outStride, long long residualStride,  \
+                                                 long long xStride) {                                                  \
+    addNorm<X, O, V>(out, residual, x, weight, width, eps, outStride, residualStride, xStride);                        \
+  }
+
+#define WIDTHS(NAME, X, O)                                                                                             \
+  NORMS(NAME##_1, X, O, 1)                                                                                             \
+  NORMS(NAME##_4, X, O, 4)                                                                                             \
+  NORMS(NAME##_8, X, O, 8)
+
+WIDTHS(f32_f32, float, float)
+WIDTHS(f32_bf16, float, bf16)
+WIDTHS(bf16_f32, bf16, float)
+WIDTHS(bf16_bf16, bf16, bf16)

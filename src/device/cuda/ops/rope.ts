@@ -1,0 +1,100 @@
+// Rope alone, and the kernels that take rows from a projection to the cache: norms, rope and store in one pass.
+import { Unreachable } from '../../../config/errors.js'
+import type { DeviceOps } from '../../device-ops.js'
+import type { MemorySpan } from '../../memory.js'
+import type { Ops } from '../../ops.js'
+import type { CudaKernels } from '../kernels.js'
+import { faultAddress } from './faults.js'
+import { bounded, ceilDiv, field, kernelOf, parameterField, vectorAddress, vectorWidth } from './operands.js'
+
+/** A head's width: what a warp keeps. */
+const WIDEST_HEAD = 512
+const ROPE_WARPS = 4
+const FUSED_WARPS = 8
+
+const positionsOf = (table: MemorySpan, width: number): number => Math.floor(table.byteLength / 4 / width)
+
+function checkHead(width: number): void {
+  if (width > WIDEST_HEAD) throw new Unreachable(`heads of ${width} elements, but a warp holds ${WIDEST_HEAD}`)
+}
+
+type RopeOps = Pick<Ops, 'rope'> & Pick<DeviceOps, 'qkNormRopeStore' | 'latentNormRopeStore'>
+
+export const ropeOps = (d: CudaKernels): RopeOps => ({
+  rope({ out, outHeadStride, x, xHeadStride, heads, width, positions, cosSin, interleaved }) {
+    checkHead(width)
+    const o = field(d, out, (heads - 1) * outHeadStride + width)
+    const i = field(d, x, (heads - 1) * xHeadStride + width)
+    const p = field(d, positions)
+    const args = d
+      .kernel('rope.cu', `rope_${i.type}_${o.type}`)
+      .bind(
+        ['u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'u64'],
+        [
+          ...[o.address, i.address, p.address, d.addressOf(cosSin), faultAddress(d)],
+          ...[0, heads, width, interleaved ? 1 : 0, positionsOf(cosSin, width)],
+          ...[o.stride, outHeadStride, i.stride, xHeadStride, p.stride],
+        ],
+      )
+    return kernelOf([o, i, p], rows => {
+      args.set(5, rows)
+      args.launch([ceilDiv(rows * heads, ROPE_WARPS), 1, 1], 32 * ROPE_WARPS)
+    })
+  },
+
+  qkNormRopeStore({ x, kv, slots, positions, heads, kvHeads, headWidth, norms, rope }) {
+    checkHead(headWidth)
+    if (rope.width > headWidth) throw new Unreachable('a rope wider than its head')
+    const pieces = heads + 2 * kvHeads
+    const [i, cache] = [field(d, x, pieces * headWidth), field(d, kv, 2 * kvHeads * headWidth)]
+    const [s, p] = [field(d, slots), field(d, positions)]
+    if (i.type !== cache.type) throw new Unreachable('a cache of another type than its rows')
+    const [q, k] = [vectorAddress(d, norms?.q, headWidth), vectorAddress(d, norms?.k, headWidth)]
+    const v = vectorWidth([4, 1], headWidth, [i, cache])
+    const args = d
+      .kernel('fused_qk.cu', `qk_norm_rope_store_${i.type}_${v}`)
+      .bind(
+        [
+          ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64'] as const),
+          ...(['i32', 'i32', 'i32', 'i32', 'i32', 'i32', 'f32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'] as const),
+        ],
+        [
+          ...[i.address, cache.address, s.address, p.address, d.addressOf(rope.cosSin), q, k, faultAddress(d)],
+          ...[0, heads, kvHeads, headWidth, rope.width, rope.interleaved ? 1 : 0, norms?.eps ?? 0],
+          ...[bounded(cache.capacity), positionsOf(rope.cosSin, rope.width)],
+          ...[i.stride, cache.stride, s.stride, p.stride],
+        ],
+      )
+    return kernelOf([i, s, p], rows => {
+      args.set(8, rows)
+      args.launch([ceilDiv(rows * pieces, FUSED_WARPS), 1, 1], 32 * FUSED_WARPS)
+    })
+  },
+
+  latentNormRopeStore({ x, kv, slots, positions, latent, norm, rope }) {
+    const width = latent + rope.width
+    const [i, cache, s, p] = [field(d, x, width), field(d, kv, width), field(d, slots), field(d, positions)]
+    if (i.type !== cache.type) throw new Unreachable('a cache of another type than its rows')
+    const w = vectorAddress(d, norm.weight, latent)
+    const v = vectorWidth([4, 1], latent, [i, cache, parameterField(w)])
+    const args = d
+      .kernel('fused_qk.cu', `latent_norm_rope_store_${i.type}_${v}`)
+      .bind(
+        [
+          ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64'] as const),
+          ...(['i32', 'i32', 'i32', 'i32', 'f32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'] as const),
+        ],
+        [
+          ...[i.address, cache.address, s.address, p.address, d.addressOf(rope.cosSin), w, faultAddress(d)],
+          ...[0, latent, rope.width, rope.interleaved ? 1 : 0, norm.eps],
+          ...[bounded(cache.capacity), positionsOf(rope.cosSin, rope.width)],
+          ...[i.stride, cache.stride, s.stride, p.stride],
+        ],
+      )
+    const threads = Math.min(256, ceilDiv(ceilDiv(latent, v), 32) * 32)
+    return kernelOf([i, s, p], rows => {
+      args.set(7, rows)
+      args.launch([rows, 1, 1], threads, rope.width * 4)
+    })
+  },
+})
