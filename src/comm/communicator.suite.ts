@@ -1,7 +1,7 @@
 // The Communicator's conformance suite: every implementation runs it, with ranks interleaved in one thread in seeded orders.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { f32View, HostMemoryLender } from '../device/memory.js'
+import { f32View, HostMemoryLender, i32View } from '../device/memory.js'
 import type { Operand } from '../device/ops.js'
 import { interleave } from '../runtime/interleave.js'
 import { CounterRandom } from '../runtime/random.js'
@@ -95,6 +95,64 @@ export function communicatorSuite(name: string, makeGroup: MakeGroup): void {
           results.forEach(({ all, own }, m) => {
             expect(all).toEqual(expected)
             expect(own).toEqual(expected.slice(from, from + counts[m]!))
+            from += counts[m]!
+          })
+        }),
+        { numRuns: 60 },
+      )
+    })
+
+    it('shows published rows for sums of the caller, and for gathers takes rows written in place, by turns', () => {
+      fc.assert(
+        fc.property(groupCase, ({ counts, width, gap, seed }) => {
+          const total = counts.reduce((a, b) => a + b, 0)
+          const members = makeGroup(counts.length, 4 * 9 * 8 * 5)
+          const results = run(
+            members,
+            function* (c): Step<{ sums: number[][][]; gathered: number[][] }> {
+              const from = counts.slice(0, c.member).reduce((a, b) => a + b, 0)
+              const rows = { all: total, from, count: counts[c.member]! }
+              const sums: number[][][] = []
+              const out = operand(total, width, gap, () => -1)
+              for (let round = 0; round < 3; round++) {
+                const x = operand(total, width, gap, (r, k) => value(c.member + 10 * round, r, k))
+                const windows = c.windows(width)
+                expect(c.windows(width)).toBe(windows)
+                const awaited = c.nextParity
+                const parity = yield* c.reduce(tag(2 * round), x, width, rows)
+                expect(parity).toBe(awaited)
+                const first = i32View(windows[parity].first.span)[windows[parity].first.offset]!
+                const published = windows[parity].members.map(m =>
+                  rowsOf(m, total, width).slice(first, first + rows.count),
+                )
+                sums.push(
+                  published.reduce((a, rows) => a.map((row, r) => row.map((v, k) => Math.fround(v + rows[r]![k]!)))),
+                )
+                const own = c.windows(width)[c.nextParity].members[c.member]!
+                const to = f32View(own.span)
+                sums[round]!.forEach((row, r) => {
+                  to.set(row, own.offset + r * own.stride)
+                })
+                yield* c.allGatherWritten(tag(2 * round + 1), out, width, counts)
+              }
+              return { sums, gathered: rowsOf(out, total, width) }
+            },
+            seed,
+          )
+          const expected = (round: number) =>
+            Array.from({ length: total }, (_, r) =>
+              Array.from({ length: width }, (_, k) => {
+                let sum = value(10 * round, r, k)
+                for (let m = 1; m < counts.length; m++) sum = Math.fround(sum + value(m + 10 * round, r, k))
+                return sum
+              }),
+            )
+          let from = 0
+          results.forEach(({ sums, gathered }, m) => {
+            for (const [round, own] of sums.entries()) {
+              expect(own).toEqual(expected(round).slice(from, from + counts[m]!))
+            }
+            expect(gathered).toEqual(expected(2))
             from += counts[m]!
           })
         }),
@@ -200,6 +258,39 @@ export function communicatorSuite(name: string, makeGroup: MakeGroup): void {
           ),
         /rows/,
       ],
+      [
+        'other rows written in place than the others expect',
+        c =>
+          c.allGatherWritten(
+            tag(7),
+            operand(6, 2, 0, () => 0),
+            2,
+            c.member === 1 ? [1, 2, 1] : [1, 1, 1],
+          ),
+        /rows/,
+      ],
+      [
+        'another row count for a sum of its own',
+        function* (c): Step<void> {
+          const rows = { all: c.member === 1 ? 3 : 2, from: 0, count: 1 }
+          yield* c.reduce(
+            tag(7),
+            operand(3, 2, 0, () => 0),
+            2,
+            rows,
+          )
+        },
+        /^ranks disagree in reduce .*rows/,
+      ],
+      [
+        'a sum of its own where others gather',
+        function* (c): Step<void> {
+          const x = operand(2, 2, 0, () => 0)
+          if (c.member === 0) yield* c.reduce(tag(7), x, 2, { all: 2, from: 0, count: 2 })
+          else yield* c.allReduce(tag(7), x, 2, 2)
+        },
+        /collective is (reduce|all_reduce) .*(reduce|all_reduce) on rank/,
+      ],
     ]
     it.each(disagreements)('names the field when a member arrives with %s', (_, body, pattern) => {
       expect(() => run(makeGroup(3, 256), body)).toThrow(pattern)
@@ -224,6 +315,10 @@ export function communicatorSuite(name: string, makeGroup: MakeGroup): void {
           ),
         ),
       ).toThrow(/bytes a member/)
+      const x = operand(9, 9, 0, () => 0)
+      const wide = (c: Communicator): Step<unknown> => c.reduce(tag(1), x, 9, { all: 9, from: 0, count: 9 })
+      expect(() => run(makeGroup(2, 64), wide)).toThrow(/bytes a member/)
+      expect(() => run(makeGroup(2, 64), c => c.allGatherWritten(tag(1), x, 9, [9, 9]))).toThrow(/bytes a member/)
     })
 
     it('is exact over many random rounds with random shapes', () => {

@@ -7,15 +7,17 @@ import type { BufferSpec } from './program.js'
 
 type Buffers = ReadonlyMap<string, BufferSpec>
 
-/** The exchange buffer an operation works in, or null. An all_gather only hands its own over. */
-export function workplaceOf(op: Operation, buffers: Buffers): BufferSpec | null {
+function workplaces(op: Operation, buffers: Buffers): BufferSpec[] {
   const refs = op.kind === 'all_gather' ? writesOf(op) : [...readsOf(op), ...writesOf(op)]
-  const places = refs.flatMap(({ buffer }) => {
-    const spec = buffers.get(buffer)
+  const names = new Set(refs.map(ref => ref.buffer))
+  return [...names].flatMap(name => {
+    const spec = buffers.get(name)
     return spec?.kind === 'exchange' ? [spec] : []
   })
-  return places[0] ?? null
 }
+
+/** The exchange buffer an operation works in, or null. An all_gather only hands its own over. */
+export const workplaceOf = (op: Operation, buffers: Buffers): BufferSpec | null => workplaces(op, buffers)[0] ?? null
 
 export class ExchangeRules {
   /** Written and not yet published, by group. */
@@ -24,8 +26,8 @@ export class ExchangeRules {
   /** @returns the buffer that the operation publishes, if any: what it held is gone */
   emitted(op: Operation, buffers: Buffers): string | null {
     const group = 'group' in op.args ? op.args.group : null
-    const place = workplaceOf(op, buffers)
-    if (place) this.#work(op, place, group)
+    const places = workplaces(op, buffers)
+    for (const place of places) this.#work(op, place, group, places.length)
     const open = group === null ? undefined : this.#open.get(group)
     const published = op.kind === 'all_gather' && buffers.get(op.args.x.buffer)?.kind === 'exchange'
     if (!published) {
@@ -41,17 +43,11 @@ export class ExchangeRules {
     return x.buffer
   }
 
-  #work(op: Operation, place: BufferSpec, group: ProgramGroup | null): void {
-    const own = place.group!
-    const others = [...readsOf(op), ...writesOf(op)].some(r => r.buffer !== place.name && this.#isOpen(r.buffer))
-    if (own === group || others) throw refused(op, `works in ${place.name} across a collective, or in two exchanges`)
-    const open = this.#open.get(own)
-    if (open !== undefined && open !== place.name) throw refused(op, `works in ${place.name} while ${open} waits`)
-    this.#open.set(own, place.name)
-  }
-
-  #isOpen(buffer: string): boolean {
-    return [...this.#open.values()].includes(buffer)
+  #work(op: Operation, { name, group }: BufferSpec, ownGroup: ProgramGroup | null, places: number): void {
+    if (group === ownGroup || places > 1) throw refused(op, `works in ${name} across a collective, or in two exchanges`)
+    const open = this.#open.get(group!)
+    if (open !== undefined && open !== name) throw refused(op, `works in ${name} while ${open} waits`)
+    this.#open.set(group!, name)
   }
 
   end(): void {

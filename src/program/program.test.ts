@@ -86,3 +86,52 @@ describe('ProgramBuilder', () => {
     expect(text).toMatch(/layer 2: as the one before/)
   })
 })
+
+describe('exchange buffers', () => {
+  const begin = () => {
+    const b = new ProgramBuilder()
+    const x = b.buffer({ name: 'in', kind: 'input', dtype: 'f32', rows: 'tokens', columns: 4 })
+    const place = b.exchange('leaving', 4, 'attnDp')
+    const out = b.arena('all', 4, 'gathered')
+    const gather = () =>
+      b.emit('all_gather', { out, x: place, group: 'attnDp', counts: 'dp' }, { rows: 'padded', label: 'g' })
+    return { b, x, place, out, gather }
+  }
+
+  it('are written, read and gathered, again and again, and take no place in the arena', () => {
+    const { b, x, place, gather } = begin()
+    for (let i = 0; i < 2; i++) {
+      b.emit('copy', { out: place, x }, { label: 'write' })
+      b.emit('add', { out: b.arena('y', 4), a: place, b: x }, { label: 'read' })
+      b.emit('all_reduce', { x, group: 'attnTp' }, { label: 'in another group' })
+      gather()
+    }
+    const plan = planArena(b.build('exchanging', bounds))
+    expect(Object.keys(plan.offsets).sort()).toEqual(['all', 'y'])
+  })
+
+  it('refuse whatever would find the memory of another turn', () => {
+    const one = begin()
+    one.b.emit('copy', { out: one.place, x: one.x }, { label: 'write' })
+    expect(() => one.b.emit('all_reduce', { x: one.x, group: 'attnDp' }, { label: 'between' })).toThrow(/comes between/)
+    expect(() => one.b.build('open', bounds)).toThrow(/never gathered/)
+    one.gather()
+    const read = () => one.b.emit('copy', { out: one.b.arena('y', 4), x: one.place }, { label: 'late' })
+    expect(read).toThrow(/before anything wrote it/)
+    expect(one.gather).toThrow(/before anything wrote it/)
+
+    const two = begin()
+    two.b.emit('copy', { out: two.place, x: two.x }, { label: 'write' })
+    const other = two.b.exchange('second', 4, 'attnDp')
+    expect(() => two.b.emit('copy', { out: other, x: two.x }, { label: 'both' })).toThrow(/while leaving waits/)
+    const elsewhere = two.b.exchange('third', 4, 'tp')
+    expect(() => two.b.emit('copy', { out: elsewhere, x: two.place }, { label: 'across' })).toThrow(/two exchanges/)
+    const part = { out: two.out, x: { ...two.place, width: 2 }, group: 'attnDp', counts: 'dp' } as const
+    expect(() => two.b.emit('all_gather', part, { label: 'part' })).toThrow(/a part of/)
+    const wrong = { out: two.out, x: two.place, group: 'tp', counts: 'tp' } as const
+    expect(() => two.b.emit('all_gather', wrong, { label: 'wrong group' })).toThrow(/not the group's next/)
+    const sum = { out: two.place, residual: two.x, x: two.x, counts: null, weight: 'w', eps: 1 } as const
+    const across = () => two.b.emit('reduce_norm', { ...sum, group: 'attnDp' }, { label: 'same group' })
+    expect(across).toThrow(/across a collective/)
+  })
+})

@@ -33,6 +33,15 @@ it('a reduce-scatter sends all rows and receives the own ones of each other rank
   expect(traffic(scatter)).toEqual([7 * 8 * 4, 5 * 8 * 4])
 })
 
+it('a reduction into a norm sends what a reduction sends, and receives the rows that have tokens', () => {
+  const args = { out: ref(8), residual: ref(8), x: ref(8), weight: 'w', eps: 1 }
+  const norm = (given: { group: 'tp' | 'attnTp'; counts: 'tp' | 'dp' | null }) =>
+    op('reduce_norm', { ...args, ...given })
+  expect(traffic(norm({ group: 'tp', counts: 'tp' }))).toEqual([7 * 8 * 4, 5 * 8 * 4])
+  expect(traffic(norm({ group: 'tp', counts: 'dp' }), 4)).toEqual([7 * 8 * 4, 3 * 5 * 8 * 4])
+  expect(traffic(norm({ group: 'attnTp', counts: null }))).toEqual([5 * 8 * 4, 5 * 8 * 4])
+})
+
 it('a gather of columns sends its columns of all rows and receives the others of the own rows', () => {
   const all = { out: ref(30), x: ref(10), group: 'tp', widths: [10, 20] } as const
   expect(traffic(op('gather_columns', { ...all, counts: 'logits' }))).toEqual([3 * 10 * 4, 2 * 20 * 4])
