@@ -1,0 +1,284 @@
+// Products of few rows with large weights, bound by reading the weights: out[o, n] = x[i, :] · W[e][n, :], for one matrix and `count` rows (dense),
+// for groups with a counter each (masked), or for the experts that a list of ids names (routed), where an expert without rows costs
+// nothing. bf16 in, f32 sums, bf16 or f32 out. K % 16 = 0, 16-byte aligned rows of x and W.
+//
+// `_gated`: W is [2·N, K], gate rows first; out = silu(gate) · up, written where N columns are asked for.
+//
+// Algorithm: the weights take the side of 16 rows of mma m16n8k16, the tokens the side of 8. The work is a list of units: for each expert
+// with rows, for each at most 8·TILES of them, every 16 rows of W (`_gated`: 8 gate rows and the 8 up rows that belong to them). Every
+// block takes an equal, contiguous share, so it changes expert rarely. One warp feeds a ring with bulk copies of at most 16 × 512 weights
+// (1 KiB a row, 16 lanes, a row each; the pitch of 1040 bytes keeps ldmatrix free of bank conflicts), as far ahead as the ring goes, over
+// units and experts. Eight warps share the k of each stage: warp w takes steps w, w + 8, ... of 16; at the end of a unit they add
+// their parts through shared memory in a fixed order. The rows of x of an expert lie whole in shared memory, loaded when the expert changes.
+// In routed mode every block groups the ids itself (counters and cursors in shared memory): no launch before, no scratch.
+// The order of rows inside an expert is whatever the cursors gave; no bit of a result depends on it.
+//
+// Versions and times: docs/performance-cuda.md.
+#include "wgmma.cuh"
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+namespace {
+
+constexpr int CHUNK = 512, PITCH = CHUNK * 2 + 16, STAGE = 16 * PITCH, WARPS = 8, THREADS = WARPS * 32;
+/// Floats between tokens of the parts that warps add: 16 rows and 4 to spread banks.
+constexpr int PART = 20;
+enum Mode { DENSE = 0, MASKED = 1, ROUTED = 2 };
+
+struct Problem {
+  const bf16 *x;
+  i64 x_stride;
+  const u8 *w;
+  i64 w_bytes; // between matrices
+  u8 *out;
+  i64 out_stride;
+  const float *bias;
+  /// Masked: a counter a group. Routed: ids, `ids_stride` between rows of `top_k`.
+  const int *index;
+  int mode, count, experts, top_k, ids_stride;
+  /// Routed: row of x = slot / x_divisor. Masked: rows between groups; at most `count` of them are looked at.
+  int x_divisor;
+  int n, k, tile_rows, stages, accumulate;
+};
+
+/// What a block knows about the work; in shared memory before the ring. Sizes: see skinnySharedBytes in ops/skinny.ts.
+struct Plan {
+  int *counts;  // [experts] rows, then cursors
+  u16 *list;    // [count] slots by expert
+  u16 *expert;  // [items]
+  u16 *first;   // [items] first place of the item in its expert's list (routed: in the whole list)
+  u16 *rows;    // [items]
+};
+
+/// A block-wide exclusive scan of one number a thread over THREADS + 32 threads; `scratch` holds 16 ints.
+DEVICE int scan(int value, int *scratch, int &total) {
+  int sum = value;
+#pragma unroll
+  for (int d = 1; d < 32; d <<= 1) {
+    const int from = __shfl_up_sync(0xffffffffu, sum, d);
+    if (lane_id() >= d) sum += from;
+  }
+  __syncthreads();
+  if (lane_id() == 31) scratch[warp_id()] = sum;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int w = 0; w <= WARPS; w++) {
+    if (w < warp_id()) before += scratch[w];
+    total += scratch[w];
+  }
+  return before + sum - value;
+}
+
+/// Makes lists and items. Returns the number of items. Every thread of the block takes part.
+DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scratch) {
+  const int threads = THREADS + 32;
+  if (p.mode == DENSE) {
+    const int items = (p.count + capacity - 1) / capacity;
+    for (int i = threadIdx.x; i < items; i += threads) {
+      plan.expert[i] = 0;
+      plan.first[i] = (u16)(i * capacity);
+      plan.rows[i] = (u16)min2(capacity, p.count - i * capacity);
+    }
+    __syncthreads();
+    return items;
+  }
+  if (p.mode == MASKED) {
+    for (int e = threadIdx.x; e < p.experts; e += threads) plan.counts[e] = min2(max2(p.index[e], 0), min2(p.count, p.x_divisor));
+  } else {
+    for (int e = threadIdx.x; e < p.experts; e += threads) plan.counts[e] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < p.count; i += threads) {
+      const int e = p.index[(i64)(i / p.top_k) * p.ids_stride + i % p.top_k];
+      if (e >= 0 && e < p.experts) atomicAdd(&plan.counts[e], 1);
+    }
+  }
+  __syncthreads();
+  // Thread t looks at the experts from t · each on.
+  const int each = (p.experts + threads - 1) / threads, begin = min2((int)threadIdx.x * each, p.experts), end = min2(begin + each, p.experts);
+  int rows = 0, items = 0;
+  for (int e = begin; e < end; e++) rows += plan.counts[e], items += (plan.counts[e] + capacity - 1) / capacity;
+  int total_rows, total_items;
+  int place = scan(rows, scratch, total_rows);
+  int item = scan(items, scratch, total_items);
+  for (int e = begin; e < end; e++) {
+    const int n = plan.counts[e];
+    for (int at = 0; at < n; at += capacity, item++) {
+      plan.expert[item] = (u16)e;
+      plan.first[item] = (u16)(p.mode == ROUTED ? place + at : at);
+      plan.rows[item] = (u16)min2(capacity, n - at);
+    }
+    plan.counts[e] = place;
+    place += n;
+  }
+  __syncthreads();
+  if (p.mode == ROUTED) {
+    for (int i = threadIdx.x; i < p.count; i += threads) {
+      const int e = p.index[(i64)(i / p.top_k) * p.ids_stride + i % p.top_k];
+      if (e >= 0 && e < p.experts) plan.list[atomicAdd(&plan.counts[e], 1)] = (u16)i;
+    }
+    __syncthreads();
+  }
+  return total_items;
+}
+
+template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p, int items_room) {
+  constexpr int CAPACITY = 8 * TILES;
+  extern __shared__ __align__(128) u8 shared[];
+  const int lane = lane_id(), warp = warp_id();
+  const int x_pitch = p.k * 2 + 16;
+  // Layout: ring | x | parts (two halves, or one for 32 rows) | barriers | plan
+  constexpr int PART_FLOATS = WARPS * CAPACITY * PART, PART_HALVES = TILES <= 2 ? 2 : 1;
+  u8 *const x_rows = shared + p.stages * STAGE;
+  float *const parts = reinterpret_cast<float *>(x_rows + CAPACITY * x_pitch);
+  u64 *const barriers = reinterpret_cast<u64 *>(parts + PART_HALVES * PART_FLOATS);
+  int *const scratch = reinterpret_cast<int *>(barriers + 2 * p.stages);
+  Plan plan;
+  plan.counts = scratch + 16;
+  plan.expert = reinterpret_cast<u16 *>(plan.counts + (p.mode == DENSE ? 0 : p.experts));
+  plan.first = plan.expert + items_room;
+  plan.rows = plan.first + items_room;
+  plan.list = plan.rows + items_room;
+  const u32 ring = shared_address(shared), full = shared_address(barriers), empty = full + 8 * p.stages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < p.stages; s++) {
+      mbarrier_init(full + 8 * s, 1);
+      mbarrier_init(empty + 8 * s, WARPS);
+    }
+    mbarrier_init_fence();
+  }
+  const int items = make_plan(p, plan, CAPACITY, scratch); // has barriers
+  __syncthreads();
+
+  const int rows_of_unit = GATED ? 8 : p.tile_rows, units_of_item = (p.n + rows_of_unit - 1) / rows_of_unit;
+  const i64 units = (i64)items * units_of_item;
+  const int begin = (int)(units * blockIdx.x / gridDim.x), end = (int)(units * (blockIdx.x + 1) / gridDim.x);
+  int stage = 0;
+  u32 phase = 0;
+
+  if (warp == WARPS) {
+    const u64 policy = policy_evict_first();
+    for (int unit = begin; unit < end; unit++) {
+      const int item = unit / units_of_item, first = unit % units_of_item * rows_of_unit;
+      const int valid = min2(rows_of_unit, p.n - first);
+      const int within = GATED ? lane & 7 : lane;
+      const bool mine = within < valid && lane < 16;
+      const u8 *from = p.w + (i64)plan.expert[item] * p.w_bytes + ((i64)first + within + (GATED && lane >= 8 ? p.n : 0)) * p.k * 2;
+      for (int at = 0; at < p.k; at += CHUNK) {
+        const u32 bytes = min2(CHUNK, p.k - at) * 2;
+        mbarrier_wait(empty + 8 * stage, phase ^ 1);
+        if (lane == 0) mbarrier_arrive_expect(full + 8 * stage, bytes * valid * (GATED ? 2 : 1));
+        __syncwarp();
+        if (mine) bulk_load_hint(ring + stage * STAGE + lane * PITCH, from + (i64)at * 2, bytes, full + 8 * stage, policy);
+        if (++stage == p.stages) stage = 0, phase ^= 1;
+      }
+    }
+    return;
+  }
+
+  const u32 x_at = shared_address(x_rows);
+  const u32 a_lane = (lane & 15) * PITCH + (lane >> 4) * 16, b_lane = (lane & 7) * x_pitch + (lane >> 3 & 1) * 16;
+  int loaded = -1, rows = 0;
+  for (int unit = begin; unit < end; unit++) {
+    const int item = unit / units_of_item, first = unit % units_of_item * rows_of_unit;
+    const int at_list = plan.first[item], expert = plan.expert[item];
+    if (item != loaded) {
+      rows = plan.rows[item];
+      if (loaded >= 0) named_barrier_sync(1, THREADS); // nobody reads the rows before
+      loaded = item;
+      const int pieces = p.k / 8;
+      for (int i = threadIdx.x; i < rows * pieces; i += THREADS) {
+        const int r = i / pieces, c = i % pieces;
+        i64 source = at_list + r;
+        if (p.mode == ROUTED) source = plan.list[at_list + r] / p.x_divisor;
+        else if (p.mode == MASKED) source += (i64)expert * p.x_divisor;
+        cp_async16(x_at + r * x_pitch + c * 16, p.x + source * p.x_stride + c * 8);
+      }
+      cp_async_commit();
+      cp_async_wait<0>();
+      named_barrier_sync(1, THREADS);
+    }
+    float acc[TILES][4];
+#pragma unroll
+    for (int t = 0; t < TILES; t++) acc[t][0] = acc[t][1] = acc[t][2] = acc[t][3] = 0.0f;
+    for (int at = 0; at < p.k; at += CHUNK) {
+      const int steps = min2(CHUNK, p.k - at) / 16;
+      mbarrier_wait(full + 8 * stage, phase);
+      const u32 w_at = ring + stage * STAGE + a_lane, x_chunk = x_at + at * 2 + b_lane;
+#pragma unroll
+      for (int i = 0; i < CHUNK / 16 / WARPS; i++) {
+        const int step = warp + i * WARPS;
+        if (step < steps) {
+          u32 a[4], b[2];
+          ldmatrix_x4(a, w_at + step * 32);
+#pragma unroll
+          for (int t = 0; t < TILES; t++)
+            if (t == 0 || 8 * t < rows) {
+              ldmatrix_x2(b, x_chunk + 8 * t * x_pitch + step * 32);
+              mma_bf16(acc[t], a, b[0], b[1]);
+            }
+        }
+      }
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(empty + 8 * stage);
+      if (++stage == p.stages) stage = 0, phase ^= 1;
+    }
+    float *const part = parts + (PART_HALVES == 2 ? (unit & 1) * PART_FLOATS : 0);
+    if (PART_HALVES == 1) named_barrier_sync(1, THREADS); // the unit before has been added up
+    {
+      float *const to = part + warp * CAPACITY * PART + (lane & 3) * 2 * PART + (lane >> 2);
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+        if (t == 0 || 8 * t < rows) {
+          to[8 * t * PART] = acc[t][0];
+          to[(8 * t + 1) * PART] = acc[t][1];
+          to[8 * t * PART + 8] = acc[t][2];
+          to[(8 * t + 1) * PART + 8] = acc[t][3];
+        }
+    }
+    named_barrier_sync(1, THREADS);
+    constexpr int WIDTH = GATED ? 8 : 16;
+    for (int i = threadIdx.x; i < rows * WIDTH; i += THREADS) {
+      const int token = i / WIDTH, row = i % WIDTH;
+      if (first + row >= p.n || row >= rows_of_unit) continue;
+      float sum = 0.0f, up = 0.0f;
+#pragma unroll
+      for (int w = 0; w < WARPS; w++) {
+        sum += part[(w * CAPACITY + token) * PART + row];
+        if (GATED) up += part[(w * CAPACITY + token) * PART + row + 8];
+      }
+      if (GATED) sum = sum / (1.0f + expf(-sum)) * up;
+      i64 target = at_list + token;
+      if (p.mode == ROUTED) target = plan.list[at_list + token];
+      else if (p.mode == MASKED) target += (i64)expert * p.x_divisor;
+      Out *const y = reinterpret_cast<Out *>(p.out) + target * p.out_stride + first + row;
+      if (p.bias) sum += p.bias[first + row];
+      if (p.accumulate) sum += ldF(y);
+      stF(y, sum);
+    }
+  }
+}
+
+} // namespace
+
+#define SKINNY(NAME, TILES, GATED, OUT)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)                                                                 \
+  NAME(const bf16 *x, i64 x_stride, const u8 *w, i64 w_bytes, u8 *out, i64 out_stride, const float *bias, const int *index,     \
+       int mode, int count, int experts, int top_k, int ids_stride, int x_divisor, int n, int k, int tile_rows, int stages,     \
+       int accumulate, int items_room) {                                                                                        \
+    Problem p{x, x_stride, w, w_bytes, out, out_stride, bias, index, mode, count, experts, top_k, ids_stride, x_divisor,        \
+              n, k, tile_rows, stages, accumulate};                                                                             \
+    skinny<TILES, GATED, OUT>(p, items_room);                                                                                   \
+  }
+
+SKINNY(skinny8_bf16, 1, false, bf16)
+SKINNY(skinny16_bf16, 2, false, bf16)
+SKINNY(skinny32_bf16, 4, false, bf16)
+SKINNY(skinny8_f32, 1, false, float)
+SKINNY(skinny16_f32, 2, false, float)
+SKINNY(skinny32_f32, 4, false, float)
+SKINNY(skinny8_gated_bf16, 1, true, bf16)
+SKINNY(skinny16_gated_bf16, 2, true, bf16)
+SKINNY(skinny32_gated_bf16, 4, true, bf16)
+
+#endif // sm_90

@@ -1,0 +1,199 @@
+// Routed experts in bf16 on a GPU. Few rows: three launches that stream the weights of the experts that have rows (gemm_skinny_sm90.cu).
+// Many rows: rows are sorted by expert, multiplied tile by tile (grouped_gemm_*.cu) and summed back (expert_rows.cu).
+import { alignUp } from '../../memory.js'
+import type { Kernel, Ops } from '../../ops.js'
+import type { CudaKernels } from '../kernels.js'
+import type { ArgumentType } from '../types.js'
+import { bindGroupedGemm, type GroupedVariant, maxTilesOf, refusesGrouped, TILE_BYTES } from './grouped-gemm.js'
+import { bindSkinny, refusesSkinny } from './skinny.js'
+
+type ExpertsSpec = Parameters<Ops['experts']>[0]
+
+/** Up to this many rows an expert (on average) weights are streamed; beyond, tiles of 128 rows pay. */
+const STREAMED_ROWS_PER_EXPERT = 12
+const STREAMED_SLOTS = { least: 256, most: 4096 } as const
+const PIECE = 1024
+const GATHER_ROWS = 8
+const COMBINE_COLUMNS = 128 * 8
+export interface FastExpertsOptions {
+  readonly variant?: GroupedVariant
+  /** Slots (rows · topK) up to which weights are streamed. */
+  readonly streamedSlots?: number
+}
+
+/** Parts of the scratch of `bytes` bytes, as distances from its start; `slots` is how many rows · topK it serves. Pure. */
+export function layOutScratch(
+  bytes: number,
+  { hidden, inter, experts }: { hidden: number; inter: number; experts: number },
+) {
+  const slots = Math.max(0, Math.floor(bytes / (2 * (3 * inter + hidden))))
+  let end = 0
+  const take = (size: number): number => {
+    const at = end
+    end = alignUp(at + size, 256)
+    return at
+  }
+  const rows = take(slots * hidden * 2)
+  const inner = take(slots * inter * 2)
+  const place = take(slots * 4)
+  const within = take(slots * 2)
+  const before = take(Math.ceil(slots / PIECE) * experts * 4)
+  const tiles = take(maxTilesOf(slots, experts) * TILE_BYTES)
+  return { slots, rows, inner, place, within, before, tiles, fits: end <= bytes }
+}
+
+type ScratchLayout = ReturnType<typeof layOutScratch>
+
+/** @returns undefined where operands or shapes are not of the fast kind: the plain experts take those */
+export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExpertsOptions = {}): Kernel | undefined {
+  const { out, x, ids, weights, topK, gateUp, down, scratch } = a
+  const hidden = down.n
+  const inter = down.k
+  const experts = gateUp.count
+  const outType = out.dtype ?? 'f32'
+  if (a.gateUpBias || a.downBias || a.activation.kind !== 'silu') return undefined
+  if (d.properties.capability < 80 || x.dtype !== 'bf16' || topK > 32) return undefined
+  if (hidden % 8 !== 0 || inter % 8 !== 0 || d.address(x) % 16 !== 0 || x.stride % 8 !== 0) return undefined
+  if (d.address(out) % 16 !== 0 || (out.stride * (outType === 'bf16' ? 2 : 4)) % 16 !== 0) return undefined
+
+  const idsAt = d.address(ids)
+  const combine = (from: 'f32' | 'bf16', y: number, place: number) => {
+    const layout: ArgumentType[] = ['u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'i32', 'u64']
+    const values = [d.address(out), out.stride, y, hidden, idsAt, ids.stride, d.address(weights), weights.stride]
+    const bound = d
+      .kernel('expert_rows.cu', `expert_combine_${from}_${outType}`)
+      .bind(layout, [...values, topK, experts, hidden, place])
+    const blocks = Math.ceil(hidden / COMBINE_COLUMNS)
+    return (rows: number): void => bound.launch([rows, blocks, 1], 128)
+  }
+
+  const spare = (scratch.dtype === 'bf16' ? 2 : 4) * scratch.offset
+  const layout = layOutScratch(scratch.span.byteLength - spare, { hidden, inter, experts })
+  const streamed = bindStreamed(d, a, combine, options.streamedSlots)
+  const sorted = bindSorted(d, a, layout, combine, options.variant)
+  if (!sorted && !(streamed && streamed.slots >= layout.slots)) return undefined
+  return rows => {
+    const slots = rows * topK
+    if (slots > layout.slots)
+      throw new RangeError(`${rows} rows, but the scratch of experts holds ${layout.slots / topK}`)
+    if (slots === 0) return
+    if (streamed && slots <= streamed.slots) streamed.run(rows)
+    else sorted?.(rows)
+  }
+}
+
+type Combine = (from: 'f32' | 'bf16', y: number, place: number) => (rows: number) => void
+
+/** Few rows: `slots` is how many rows · topK it takes. */
+function bindStreamed(
+  d: CudaKernels,
+  { x, ids, topK, gateUp, down }: ExpertsSpec,
+  combine: Combine,
+  most?: number,
+): { readonly slots: number; readonly run: Kernel } | undefined {
+  const { least, most: limit } = STREAMED_SLOTS
+  const slots =
+    Math.floor((most ?? Math.min(limit, Math.max(least, STREAMED_ROWS_PER_EXPERT * gateUp.count))) / topK) * topK
+  if (d.properties.capability < 90 || slots === 0) return undefined
+  const [hidden, inter] = [down.n, down.k]
+  const inner = d.workspace(slots * inter * 2, 'inner rows of streamed experts')
+  const y = d.workspace(slots * hidden * 4, 'rows of streamed experts')
+  const groups = { mode: 'routed', ids: d.address(ids), stride: ids.stride, topK } as const
+  const gateUpSpec = {
+    x: { address: d.address(x), stride: x.stride },
+    weight: gateUp,
+    out: { address: inner, stride: inter, dtype: 'bf16' },
+    gated: true,
+    groups: { ...groups, xDivisor: topK },
+  } as const
+  const downSpec = {
+    x: { address: inner, stride: inter },
+    weight: down,
+    out: { address: y, stride: hidden, dtype: 'f32' },
+    gated: false,
+    groups: { ...groups, xDivisor: 1 },
+  } as const
+  if (refusesSkinny(gateUpSpec) !== undefined || refusesSkinny(downSpec) !== undefined) return undefined
+  const first = bindSkinny(d, gateUpSpec, slots / topK)
+  const second = bindSkinny(d, downSpec, slots / topK)
+  if (!first || !second) return undefined
+  const last = combine('f32', y, 0)
+  const run: Kernel = rows => {
+    first(rows)
+    second(rows)
+    last(rows)
+  }
+  return { slots, run }
+}
+
+/** Many rows. @returns undefined where the shapes or the scratch do not suffice */
+function bindSorted(
+  d: CudaKernels,
+  { x, ids, topK, gateUp, down, scratch }: ExpertsSpec,
+  at: ScratchLayout,
+  combine: Combine,
+  variant?: GroupedVariant,
+): Kernel | undefined {
+  const [hidden, inter, experts] = [down.n, down.k, gateUp.count]
+  const begin = d.address(scratch)
+  if (!at.fits || at.slots < topK || begin % 64 !== 0) return undefined
+  const [rowsAt, innerAt] = [begin + at.rows, begin + at.inner]
+  const [placeAt, withinAt, beforeAt, tilesAt] = [
+    begin + at.place,
+    begin + at.within,
+    begin + at.before,
+    begin + at.tiles,
+  ]
+  // Counters are zero between launches; offsets are one launch's own.
+  const countsAt = d.workspace(experts * 8 + 64, 'counters of sorted experts')
+  const offsetsAt = countsAt + experts * 4
+  const tileCountAt = countsAt + experts * 8
+  const common = { tiles: tilesAt, tileCount: tileCountAt, maxTiles: maxTilesOf(at.slots, experts) }
+  const chosen = variant === undefined ? {} : { variant }
+  const firstSpec = {
+    ...{ ...common, ...chosen, weight: gateUp, gated: true },
+    x: { address: rowsAt, stride: hidden, rows: at.slots },
+    out: { address: innerAt, stride: inter },
+  }
+  const secondSpec = {
+    ...{ ...common, ...chosen, weight: down, gated: false },
+    x: { address: innerAt, stride: inter, rows: at.slots },
+    // The rows that went in are not needed any more.
+    out: { address: rowsAt, stride: hidden },
+  }
+  if (refusesGrouped(firstSpec) !== undefined || refusesGrouped(secondSpec) !== undefined) return undefined
+  const idsAt = d.address(ids)
+  const count = d
+    .kernel('expert_rows.cu', 'expert_count')
+    .bind(
+      ['u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64'],
+      [idsAt, ids.stride, topK, 0, experts, countsAt, beforeAt, withinAt],
+    )
+  const tiles = d
+    .kernel('expert_rows.cu', 'expert_tiles')
+    .bind(['u64', 'u64', 'i32', 'u64', 'u64'], [countsAt, offsetsAt, experts, tilesAt, tileCountAt])
+  const gather = d
+    .kernel('expert_rows.cu', 'expert_gather')
+    .bind(
+      ['u64', 'u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'u64'],
+      [
+        ...[d.address(x), x.stride, hidden, idsAt, ids.stride, topK, 0, experts],
+        ...[offsetsAt, beforeAt, withinAt, placeAt, rowsAt],
+      ],
+    )
+  const first = bindGroupedGemm(d, firstSpec)
+  const second = bindGroupedGemm(d, secondSpec)
+  const last = combine('bf16', rowsAt, placeAt)
+  return rows => {
+    const slots = rows * topK
+    count.set(3, slots)
+    count.launch([Math.ceil(slots / PIECE), 1, 1], 256, experts * 4)
+    tiles.launch([1, 1, 1], 1024)
+    gather.set(6, rows)
+    gather.launch([Math.ceil(rows / GATHER_ROWS), 1, 1], 256)
+    const most = maxTilesOf(slots, experts)
+    first(most)
+    second(most)
+    last(rows)
+  }
+}
