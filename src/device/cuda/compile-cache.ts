@@ -1,7 +1,7 @@
 // Compiled kernels on disk, found by what went into them: every source text, the options, the compiler. A file appears whole
 // or not at all, so any number of processes may share the folder. A folder that cannot be written only costs time.
 import { createHash } from 'node:crypto'
-import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { dirname, join } from 'node:path'
 
@@ -63,12 +63,20 @@ export class CompileCache {
 
   /** What `compile` returns for this key, from disk if it is there. @param label begins the file's name, for people */
   get(label: string, key: string, compile: () => Uint8Array): Uint8Array {
-    const path = join(this.folder, `${label}-${key.slice(0, 32)}.cubin`)
+    const path = this.#path(label, key)
     const kept = readOrNull(path)
     if (kept !== null) return kept
     const made = compile()
     this.#keep(path, made)
     return made
+  }
+
+  has(label: string, key: string): boolean {
+    return existsSync(this.#path(label, key))
+  }
+
+  #path(label: string, key: string): string {
+    return join(this.folder, `${label}-${key.slice(0, 32)}.cubin`)
   }
 
   #keep(path: string, bytes: Uint8Array): void {
@@ -79,8 +87,16 @@ export class CompileCache {
       renameSync(partial, path)
     } catch {
       // Read-only or full: the next start compiles again.
-      rmSync(partial, { force: true })
+      removeQuietly(partial)
     }
+  }
+}
+
+function removeQuietly(path: string): void {
+  try {
+    rmSync(path, { force: true })
+  } catch {
+    // It was never made.
   }
 }
 
