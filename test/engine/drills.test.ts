@@ -5,6 +5,8 @@ import { describe, expect, it } from 'vitest'
 import { SwitchyardError } from '../../src/config/errors.js'
 import { engineFlags } from '../../src/config/flags.js'
 import { Engine, GREEDY } from '../../src/engine/index.js'
+import { planModel } from '../../src/engine/load-model.js'
+import { openDevice } from '../../src/engine/open-device.js'
 import { CounterRandom, STREAM } from '../../src/runtime/random.js'
 import { until } from '../serve-echo.js'
 import { Deadline } from './deadline.js'
@@ -99,6 +101,41 @@ describe('failure drills', () => {
       await engine.close()
     }
   })
+
+  const FUSED = [
+    {
+      fused: 'sum of experts into the norm',
+      layout: { tpSize: 2, attnDpSize: 2, epSize: 2 },
+      wanted: 'sum over all ranks +',
+    },
+    { fused: 'sum of heads into the norm', layout: TP4, wanted: 'sum over attention-TP +' },
+    { fused: 'sum of whole rows into the norm', layout: TP4, wanted: 'sum over all ranks +' },
+    { fused: 'gather of rows written in place', layout: TP4, wanted: 'moe_in: rows of all DP ranks' },
+  ] as const
+  const STRIKES = ['wrong_rows', 'throw', 'stall', 'exit'] as const
+  it.each(FUSED.flatMap((place, i) => STRIKES.slice(i % 2).map(kind => ({ ...place, kind }))))(
+    'in a fused boundary, $fused: $kind',
+    async ({ layout: sizes, wanted, kind }) => {
+      // One padding mode, so that an operation has one number.
+      const layout = { ...sizes, dpGather: 'all_gatherv' } as const
+      const flags = drillFlags(layout, null)
+      const { operations } = planModel(flags, openDevice(flags)).programs[1]!.at(-1)!.program
+      const operation = operations.findLastIndex(op => op.label.startsWith(wanted))
+      expect(operations[operation]?.kind).toBe(wanted.startsWith('sum') ? 'reduce_norm' : 'all_gather')
+      const point: DrillPoint = { layout, rank: 1, kind, step: 5, operation }
+      const engine = await startDrill(point)
+      try {
+        const ends = await Deadline.of(crowd(engine, 6), 'the requests')
+        const failure = (await Deadline.of(engine.failure, 'the failure')) as SwitchyardError
+        expectNamed(failure, point, engine.plan.programs)
+        expect(failure.message).toContain(operations[operation]!.label)
+        expect(failure.message).toContain(`operation ${operation}`)
+        for (const end of ends) expect(end).toBe(failure)
+      } finally {
+        await Deadline.of(engine.close(), 'the close')
+      }
+    },
+  )
 
   it('in the middle of a long prompt', async () => {
     const point: DrillPoint = { layout: TP4, rank: 1, kind: 'throw', step: 3, operation: 20 }
