@@ -97,6 +97,13 @@ export const maxReceived = (config: ExpertBufferConfig, normal: NormalConfig): n
 
 export const ringOf = (normal: NormalConfig): RingConfig | null => (normal.transit === 'direct' ? null : normal.transit)
 
+/**
+ * Sources that have rings at a member of `size`: all others, and itself only where its own partial rows are rounded as all
+ * others are, on their way through a ring.
+ */
+export const ringSources = (normal: NormalConfig, size: number): number =>
+  normal.combineWire === 'f32' ? Math.max(1, size - 1) : size
+
 export const channelsOf = (config: ExpertBufferConfig): number =>
   (config.normal && ringOf(config.normal)?.channels) ?? 1
 
@@ -161,9 +168,11 @@ export function expertBufferBytes(config: ExpertBufferConfig, member: number): r
     if (ring) {
       const lanes = size * ring.channels
       const each = Math.max(inWire.rowBytes, outWire.rowBytes)
-      const slots = `${size} members × ${ring.channels} channels × ${ring.ringTokens} slots × ${each}`
-      add('rings', 'transit rings', 1, lanes * ring.ringTokens * each, slots, true)
-      add('credits', 'heads and tails', 1, 2 * lanes * 64, `2 × ${size} members × ${ring.channels} channels × 64`, true)
+      const sources = ringSources(n, size)
+      const slots = `${sources} members × ${ring.channels} channels × ${ring.ringTokens} slots × ${each}`
+      add('rings', 'transit rings', 1, sources * ring.channels * ring.ringTokens * each, slots, true)
+      const words = `(2 × ${size} members × ${ring.channels} channels + 1) × 64`
+      add('credits', 'heads, tails and a bell', 1, (2 * lanes + 1) * 64, words, true)
     }
   }
   if (l) {

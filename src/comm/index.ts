@@ -10,6 +10,7 @@ export {
   type LowLatencyConfig,
   type NormalConfig,
   type RingConfig,
+  ringSources,
 } from './expert-buffer-config.js'
 export { computeLayout, type DispatchLayout, memberOfExpert } from './layout.js'
 export { type ExpertBufferMemory, lendExpertBuffer } from './shm/ep/memory.js'

@@ -9,6 +9,7 @@ import {
   expertBufferBytes,
   lendExchange,
   lendExpertBuffer,
+  ringSources,
   type WireDtype,
   wireFormat,
 } from '../../comm/index.js'
@@ -74,11 +75,12 @@ function configOf(mode: EpMode, o: EpBenchOptions, routes: EpRoutes): ExpertBuff
   const common = { hidden: o.hidden, topK: o.topK, expertsOfMember: expertsOfMember(o.experts, o.ranks) }
   if (mode === 'low_latency')
     return { ...common, lowLatency: { slots: o.lowLatencyTokens, dispatchWire, combineWire, reduce: 'sender' } }
-  const perLane = Math.max(6, Math.floor((Math.max(...routes.received) * o.ringShare) / o.ranks))
-  const ring = { channels: 1, chunkTokens: Math.max(1, Math.floor(perLane / 2)), ringTokens: perLane }
   const maxReceived = Math.max(1, ...routes.received)
-  const transit = mode === 'ring' ? ring : ('direct' as const)
-  return { ...common, normal: { maxTokens: o.tokens, maxReceived, dispatchWire, combineWire, transit } }
+  const direct = { maxTokens: o.tokens, maxReceived, dispatchWire, combineWire, transit: 'direct' as const }
+  if (mode === 'normal') return { ...common, normal: direct }
+  const perLane = Math.max(6, Math.floor((maxReceived * o.ringShare) / ringSources(direct, o.ranks)))
+  const transit = { channels: 1, chunkTokens: Math.max(1, Math.floor(perLane / 2)), ringTokens: perLane }
+  return { ...common, normal: { ...direct, transit } }
 }
 
 function prepare(mode: EpMode, o: EpBenchOptions, lender: MemoryLender): Prepared {
@@ -196,7 +198,7 @@ function summarise(
   const copy = Math.min(median(lasted('copy streaming')), median(lasted('copy cached'))) / 1000
   const rowBytes = wireFormat(o.dispatchWire, o.hidden).rowBytes + wireFormat(o.combineWire, o.hidden).rowBytes
   const normal = config.normal
-  const ring = normal && normal.transit !== 'direct' ? normal.transit.ringTokens * o.ranks * o.ranks : undefined
+  const slots = normal && normal.transit !== 'direct' ? normal.transit.ringTokens * ringSources(normal, o.ranks) : 0
   return {
     ranks: o.ranks,
     mode,
@@ -207,7 +209,7 @@ function summarise(
     skew: o.skew,
     dispatchWire: o.dispatchWire,
     combineWire: o.combineWire,
-    ringShare: ring === undefined ? 1 : ring / routes.rows,
+    ringShare: slots === 0 ? 1 : (slots * o.ranks) / routes.rows,
     rowsReceived: routes.rows,
     rowsCrossing: routes.crossing,
     dispatchUs: median(dispatch) * 1000,

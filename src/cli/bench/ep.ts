@@ -67,7 +67,7 @@ const EP_FLAGS = {
     type: 'integer',
     min: 1,
     max: 1000,
-    default: 5,
+    default: 15,
     group,
     help: 'rounds; medians are reported',
   },

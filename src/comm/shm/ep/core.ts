@@ -27,11 +27,12 @@ export class EpCore {
   /** [members + 1]: first physical expert of each member. */
   readonly expertStart: Int32Array
   readonly localExperts: number
+  /** [physical experts]. */
+  readonly memberOfExpert: Int32Array
   readonly views: EpViews
   readonly kernels: WireKernels
   readonly signals: Signals
   readonly statistics: Statistics
-  readonly #memberOfExpert: Int32Array
 
   constructor(memory: ExpertBufferMemory, rank: number, kernels: WireKernels, clock: Clock | undefined) {
     const { config, ranks, group } = memory
@@ -43,7 +44,7 @@ export class EpCore {
     this.results = config.results ?? 2
     this.views = new EpViews(memory)
     this.kernels = kernels
-    this.#memberOfExpert = memberOfExpert(config.expertsOfMember)
+    this.memberOfExpert = memberOfExpert(config.expertsOfMember)
     this.expertStart = new Int32Array(this.size + 1)
     for (let m = 0; m < this.size; m++) this.expertStart[m + 1] = this.expertStart[m]! + config.expertsOfMember[m]!
     this.localExperts = config.expertsOfMember[this.member]!
@@ -67,7 +68,7 @@ export class EpCore {
   }
 
   layout(routing: Routing): DispatchLayout {
-    return computeLayout(this.config, this.#memberOfExpert, routing.ids, routing.tokens, this.signals.active)
+    return computeLayout(this.config, this.memberOfExpert, routing.ids, routing.tokens, this.signals.active)
   }
 
   checkTokens(routing: Routing, limit: number, mode: string): void {

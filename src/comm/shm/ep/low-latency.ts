@@ -100,7 +100,7 @@ export class LowLatencyMode {
     const sequence = signals.announce(tag, a)
     handle.table = rowTable(layout, this.#core.size, this.#bases)
     kernels.scatter({ from, to: piece.slots, n: tokens, fromRow: 0, table: handle.table })
-    writeMeta(handle.routes, handle.table, piece.metas, this.#core.expertStart)
+    writeMeta(handle.routes, handle.table, piece.metas, this.#core)
     piece.counts[member]!.perLane.set(layout.tokensPerMember)
     signals.post(sequence)
     statistics.peakSlots = Math.max(statistics.peakSlots, tokens)

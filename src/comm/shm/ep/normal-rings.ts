@@ -1,6 +1,6 @@
-// The normal mode's two jobs over transit rings. Dispatch: a round of a lane is the next chunk of the tokens that go there.
-// Combine: a round is the next chunk of the origin's tokens, whoever sends rows for them, so that the origin can add a token's
-// rows in member order straight from the rings. A rank's rows for itself need no ring: they are copied, or read where they are.
+// The normal mode's two jobs over transit rings. Dispatch: what comes by a lane goes to consecutive rows. Combine: the origin
+// adds a token's rows straight from the rings, in member order, as soon as all of them have come. A rank's rows for itself
+// need no ring: they are copied, or read where they are.
 import type { CollectiveTag } from '../../communicator.js'
 import type { RingConfig } from '../../expert-buffer-config.js'
 import type { WireFormat } from '../../wire/format.js'
@@ -11,22 +11,20 @@ import type { RingJob } from './rings.js'
 /** Bytes of a dispatch from which received rows bypass the caches. */
 const BYPASS_FROM = 1 << 20
 
-const inChunk = (all: number, chunk: number, round: number): number => Math.max(0, Math.min(chunk, all - round * chunk))
-
 export class DispatchJob implements RingJob {
   readonly tag: CollectiveTag
-  readonly rounds: number
   readonly format: WireFormat
+  readonly outgoing: Int32Array
+  readonly incoming: Int32Array
   readonly #kernels: WireKernels
   readonly #config: RingConfig
   readonly #from: Rows
   readonly #to: Rows
-  /** Tokens of each (member, channel), ascending. */
-  readonly #lists: readonly Int32Array[]
-  /** [members, channels] rows that come, and the row that each lane's first one goes to. */
-  readonly #incoming: Int32Array
+  /** Tokens of each lane, ascending. */
+  readonly #tokens: readonly Int32Array[]
+  /** The row that each lane's first one goes to. */
   readonly #start: Int32Array
-  readonly #caching: { readonly caching?: 'bypass' }
+  readonly #caching: 'bypass' | 'keep'
   readonly #member: number
 
   constructor(
@@ -46,78 +44,76 @@ export class DispatchJob implements RingJob {
     this.#config = config
     this.#from = from
     this.#to = to
-    this.#lists = laneLists(handle, config.channels)
-    this.#incoming = handle.counts.incoming
-    this.#start = new Int32Array(this.#incoming.length)
-    for (let i = 1; i < this.#start.length; i++) this.#start[i] = this.#start[i - 1]! + this.#incoming[i - 1]!
-    const longest = Math.max(...this.#incoming, ...this.#lists.map(l => l.length))
-    this.rounds = Math.ceil(longest / config.chunkTokens)
+    this.#tokens = tokensOfLanes(handle, config.channels)
+    const { incoming } = handle.counts
+    this.#start = new Int32Array(incoming.length)
+    for (let i = 1; i < incoming.length; i++) this.#start[i] = this.#start[i - 1]! + incoming[i - 1]!
+    const { channels } = config
+    this.outgoing = Int32Array.from(this.#tokens, list => list.length).fill(
+      0,
+      member * channels,
+      (member + 1) * channels,
+    )
+    this.incoming = Int32Array.from(incoming).fill(0, member * channels, (member + 1) * channels)
     // Chunk by chunk, what is received adds up to more than the caches hold.
     const bytes = handle.received * format.rowBytes
-    this.#caching = bytes > BYPASS_FROM ? { caching: 'bypass' } : {}
-  }
-
-  #lane(member: number, channel: number): number {
-    return member * this.#config.channels + channel
+    this.#caching = bytes > BYPASS_FROM ? 'bypass' : 'keep'
   }
 
   /** Copies the rows that stay on this rank. */
   copyOwn(): void {
-    for (let c = 0; c < this.#config.channels; c++) {
-      const lane = this.#lane(this.#member, c)
-      const fromIndex = this.#lists[lane]!
-      const common = { from: this.#from, to: this.#to, ...this.#caching }
-      this.#kernels.transfer({ ...common, n: fromIndex.length, fromIndex, toRow: this.#start[lane]! })
+    const { channels } = this.#config
+    for (let lane = this.#member * channels; lane < (this.#member + 1) * channels; lane++) {
+      const fromIndex = this.#tokens[lane]!
+      const [n, toRow] = [fromIndex.length, this.#start[lane]!]
+      this.#kernels.transfer({ from: this.#from, to: this.#to, n, fromIndex, toRow, caching: this.#caching })
     }
   }
 
-  outgoing(member: number, channel: number, round: number): number {
-    if (member === this.#member) return 0
-    return inChunk(this.#lists[this.#lane(member, channel)]!.length, this.#config.chunkTokens, round)
-  }
-
-  write(member: number, channel: number, round: number, first: number, n: number, ring: Rows, slot: number): void {
-    const at = round * this.#config.chunkTokens + first
-    const fromIndex = this.#lists[this.#lane(member, channel)]!.subarray(at, at + n)
+  write(lane: number, first: number, n: number, ring: Rows, slot: number): void {
+    const fromIndex = this.#tokens[lane]!.subarray(first, first + n)
     this.#kernels.transfer({ from: this.#from, to: ring, n, fromIndex, toRow: slot, caching: 'keep' })
   }
 
-  incoming(member: number, channel: number, round: number): number {
-    if (member === this.#member) return 0
-    return inChunk(this.#incoming[this.#lane(member, channel)]!, this.#config.chunkTokens, round)
-  }
-
-  read(channel: number, round: number, rings: readonly Rows[], at: Int32Array): void {
+  read(channel: number, rings: readonly Rows[], origin: Int32Array, arrived: Int32Array, taken: Int32Array): number {
+    const { channels, ringTokens } = this.#config
+    let missing = -1
     for (let m = 0; m < rings.length; m++) {
-      const n = this.incoming(m, channel, round)
-      if (n === 0) continue
+      const lane = m * channels + channel
       const from = rings[m]!
-      const toRow = this.#start[this.#lane(m, channel)]! + round * this.#config.chunkTokens
-      const first = Math.min(n, this.#config.ringTokens - at[m]!)
-      const common = { from, to: this.#to, ...this.#caching }
-      this.#kernels.transfer({ ...common, n: first, fromRow: at[m]!, toRow })
-      if (first < n) this.#kernels.transfer({ ...common, n: n - first, fromRow: 0, toRow: toRow + first })
+      while (taken[lane]! < arrived[m]!) {
+        const fromRow = (origin[m]! + taken[lane]!) % ringTokens
+        const n = Math.min(arrived[m]! - taken[lane]!, ringTokens - fromRow)
+        const toRow = this.#start[lane]! + taken[lane]!
+        this.#kernels.transfer({ from, to: this.#to, n, fromRow, toRow, caching: this.#caching })
+        taken[lane] = taken[lane]! + n
+      }
+      if (taken[lane]! < this.incoming[lane]!) missing = m
     }
+    return missing
   }
 }
 
-function laneLists(handle: NormalEpHandle, channels: number): Int32Array[] {
-  const { layout, tokens } = handle
+/** Tokens of a rank that its rows of one channel come from: [first, end). */
+function tokensOfChannel(tokens: number, channels: number, channel: number): [number, number] {
+  const each = Math.ceil(tokens / channels)
+  return [Math.min(tokens, each * channel), Math.min(tokens, each * (channel + 1))]
+}
+
+function tokensOfLanes({ layout, tokens }: NormalEpHandle, channels: number): Int32Array[] {
   const size = layout.tokensPerMember.length
-  const each = Math.max(1, Math.ceil(tokens / channels))
-  const lists = Array.from(
-    { length: size * channels },
-    (_, lane) => new Int32Array(layout.tokensPerMember[Math.floor(lane / channels)]!),
-  )
-  const filled = new Int32Array(size * channels)
-  for (let t = 0; t < tokens; t++)
-    for (let m = 0; m < size; m++) {
-      if (!layout.tokenInMember[t * size + m]) continue
-      const lane = m * channels + Math.floor(t / each)
-      lists[lane]![filled[lane]!] = t
-      filled[lane] = filled[lane]! + 1
+  const lists: Int32Array[] = []
+  for (let m = 0; m < size; m++) {
+    const list = new Int32Array(layout.tokensPerMember[m]!)
+    let n = 0
+    for (let c = 0; c < channels; c++) {
+      const [first, end] = tokensOfChannel(tokens, channels, c)
+      const begin = n
+      for (let t = first; t < end; t++) if (layout.tokenInMember[t * size + m]) list[n++] = t
+      lists.push(list.subarray(begin, n))
     }
-  return lists.map((list, lane) => list.subarray(0, filled[lane]!))
+  }
+  return lists
 }
 
 export interface CombineWork {
@@ -133,94 +129,99 @@ export interface CombineWork {
 
 export class CombineJob implements RingJob {
   readonly tag: CollectiveTag
-  readonly rounds: number
   readonly format: WireFormat
+  readonly outgoing: Int32Array
+  readonly incoming: Int32Array
   readonly #work: CombineWork
   readonly #config: RingConfig
   readonly #size: number
   /** The own member when its rows are read where they are: a wire format other than f32 must round them as all others. */
   readonly #own: number
-  /** [members · channels][rounds + 1]: first received row of each round. */
-  readonly #firstRow: readonly Int32Array[]
-  /** [channels][rounds, members]: own tokens of a round that have a row on the member. */
-  readonly #expected: readonly Int32Array[]
+  /** First received row of each lane: what is sent back. */
+  readonly #start: Int32Array
+  /** [members, channels]: row, on the member, of the first own token that a channel has there. */
+  readonly #firstRow: Int32Array
+  /** [channels]: next own token to be added. */
+  readonly #next: Int32Array
+  /** [channels][members]: where a channel's rows are read. */
+  readonly #sources: (readonly Rows[])[] = []
+  /** [tokens, members]: scratch for the slots of the tokens that are being added. */
+  readonly #slots: Int32Array
 
-  /** @param sources source token of each received row */
-  constructor(work: CombineWork, config: RingConfig, sources: Int32Array, size: number) {
-    const { handle } = work
-    const { channels, chunkTokens } = config
-    const { tokensOfMember, incoming } = handle.counts
+  constructor(work: CombineWork, config: RingConfig) {
+    const { handle, member } = work
+    const { table, tokens, layout, counts } = handle
+    const { channels } = config
+    const size = layout.tokensPerMember.length
     this.tag = work.tag
     this.format = work.format
     this.#work = work
     this.#config = config
     this.#size = size
-    this.#own = work.format.dtype === 'f32' ? work.member : -1
-    const most = Math.max(...tokensOfMember)
-    this.rounds = Math.ceil(Math.ceil(most / channels) / chunkTokens)
-    let row = 0
-    this.#firstRow = Array.from(incoming, (n, lane) => {
-      const begin = Math.ceil(tokensOfMember[Math.floor(lane / channels)]! / channels) * (lane % channels)
-      const firsts = new Int32Array(this.rounds + 1)
-      const end = row + n
-      for (let j = 0; j < this.rounds; j++) {
-        firsts[j] = row
-        while (row < end && sources[row]! < begin + (j + 1) * chunkTokens) row++
+    this.#own = work.format.dtype === 'f32' ? member : -1
+    this.outgoing = Int32Array.from(counts.incoming)
+    this.#start = new Int32Array(size * channels)
+    for (let i = 1; i < this.#start.length; i++) this.#start[i] = this.#start[i - 1]! + this.outgoing[i - 1]!
+    this.incoming = new Int32Array(size * channels)
+    this.#firstRow = new Int32Array(size * channels)
+    this.#next = new Int32Array(channels)
+    this.#slots = new Int32Array(table.length)
+    for (let c = 0; c < channels; c++) {
+      const [first, end] = tokensOfChannel(tokens, channels, c)
+      this.#next[c] = first
+      for (let m = 0; m < size; m++) {
+        let n = 0
+        for (let t = end - 1; t >= first; t--) {
+          const row = table[t * size + m]!
+          if (row < 0) continue
+          n++
+          this.#firstRow[m * channels + c] = row
+        }
+        this.incoming[m * channels + c] = n
       }
-      firsts[this.rounds] = row
-      row = end
-      return firsts
-    })
-    this.#expected = Array.from({ length: channels }, (_, c) => {
-      const counts = new Int32Array(this.rounds * size)
-      for (let j = 0; j < this.rounds; j++) {
-        const [from, end] = this.#tokens(c, j)
-        for (let i = from * size; i < end * size; i++)
-          if (handle.table[i]! >= 0) counts[j * size + (i % size)] = counts[j * size + (i % size)]! + 1
-      }
-      return counts
-    })
-  }
-
-  /** Own tokens of a channel's round. */
-  #tokens(channel: number, round: number): [number, number] {
-    const { tokens } = this.#work.handle
-    const each = Math.ceil(tokens / this.#config.channels)
-    const end = Math.min(tokens, each * (channel + 1))
-    const from = Math.min(end, each * channel + round * this.#config.chunkTokens)
-    return [from, Math.min(end, from + this.#config.chunkTokens)]
-  }
-
-  outgoing(member: number, channel: number, round: number): number {
-    if (member === this.#own) return 0
-    const firsts = this.#firstRow[member * this.#config.channels + channel]!
-    return firsts[round + 1]! - firsts[round]!
-  }
-
-  write(member: number, channel: number, round: number, first: number, n: number, ring: Rows, slot: number): void {
-    const fromRow = this.#firstRow[member * this.#config.channels + channel]![round]! + first
-    this.#work.kernels.transfer({ from: this.#work.from, to: ring, n, fromRow, toRow: slot, caching: 'keep' })
-  }
-
-  incoming(member: number, channel: number, round: number): number {
-    if (member === this.#own) return 0
-    return this.#expected[channel]![round * this.#size + member]!
-  }
-
-  read(channel: number, round: number, rings: readonly Rows[], at: Int32Array): void {
-    const [from, end] = this.#tokens(channel, round)
-    if (end === from) return
-    const { table } = this.#work.handle
-    const size = this.#size
-    const slots = new Int32Array((end - from) * size)
-    const next = Int32Array.from(at)
-    for (let i = 0; i < slots.length; i++) {
-      const m = i % size
-      const row = table[from * size + i]!
-      slots[i] = row < 0 || m === this.#own ? row : next[m]!
-      if (row >= 0) next[m] = (next[m]! + 1) % this.#config.ringTokens
     }
-    const sources = rings.map((ring, m) => (m === this.#own ? this.#work.from : ring))
-    this.#work.kernels.sum({ from: sources, out: this.#work.out, n: end - from, outRow: from, table: slots })
+    if (this.#own < 0) return
+    this.outgoing.fill(0, member * channels, (member + 1) * channels)
+    this.incoming.fill(0, member * channels, (member + 1) * channels)
+  }
+
+  write(lane: number, first: number, n: number, ring: Rows, slot: number): void {
+    const { kernels, from } = this.#work
+    kernels.transfer({ from, to: ring, n, fromRow: this.#start[lane]! + first, toRow: slot, caching: 'keep' })
+  }
+
+  read(channel: number, rings: readonly Rows[], origin: Int32Array, arrived: Int32Array, taken: Int32Array): number {
+    const { channels, ringTokens } = this.#config
+    const { handle, kernels, out } = this.#work
+    const { table } = handle
+    const [size, own, slots, firstRow] = [this.#size, this.#own, this.#slots, this.#firstRow]
+    const first = this.#next[channel]!
+    const [, end] = tokensOfChannel(handle.tokens, channels, channel)
+    let missing = -1
+    let t = first
+    for (; t < end; t++) {
+      for (let m = 0; m < size; m++) {
+        const row = table[t * size + m]!
+        if (row >= 0 && m !== own && row - firstRow[m * channels + channel]! >= arrived[m]!) missing = m
+      }
+      if (missing >= 0) break
+      for (let m = 0; m < size; m++) {
+        const at = (t - first) * size + m
+        const row = table[t * size + m]!
+        slots[at] = row
+        if (row < 0 || m === own) continue
+        const item = row - firstRow[m * channels + channel]!
+        slots[at] = (origin[m]! + item) % ringTokens
+        taken[m * channels + channel] = item + 1
+      }
+    }
+    this.#next[channel] = t
+    kernels.sum({ from: this.#rowsOf(channel, rings), out, n: t - first, outRow: first, table: slots })
+    return missing
+  }
+
+  #rowsOf(channel: number, rings: readonly Rows[]): readonly Rows[] {
+    this.#sources[channel] ??= rings.map((ring, m) => (m === this.#own ? this.#work.from : ring))
+    return this.#sources[channel]
   }
 }

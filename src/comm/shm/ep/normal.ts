@@ -17,7 +17,7 @@ import { type Rows, wireRows } from '../../wire/kernels.js'
 import type { EpCore } from './core.js'
 import { CombineJob, DispatchJob } from './normal-rings.js'
 import { NormalEpHandle, ResultSlots } from './results.js'
-import { type RingJob, type RingRun, Rings } from './rings.js'
+import { type RingRun, Rings } from './rings.js'
 import { copyRouting, rowTable, writeMeta } from './routing.js'
 import type { Counts, RowMeta } from './views.js'
 
@@ -204,18 +204,19 @@ export class NormalMode {
     const from = this.#core.encoded(x, handle.tokens, format, this.#staging, tag.label)
     const a = { operation: 'send', parity: handle.parity, tokens: handle.tokens, worstCase: -1 } as const
     const sequence = signals.announce(tag, a)
-    writeMeta(handle.routes, handle.table, piece.metas, this.#core.expertStart)
+    writeMeta(handle.routes, handle.table, piece.metas, this.#core)
     let run: RingRun | null = null
     if (this.#rings) {
       const to = piece.decoded ?? piece.received[this.#core.member]!
       const job = new DispatchJob(tag, this.#core.member, handle, this.#rings.config, kernels, from, to, format)
-      run = this.#begin(job)
+      signals.post(sequence)
+      run = this.#rings.begin(job)
       job.copyOwn()
     } else {
       const { table, tokens } = handle
       kernels.scatter({ from, to: piece.received, n: tokens, fromRow: 0, table })
+      signals.post(sequence)
     }
-    signals.post(sequence)
     handle.state = 'waiting to be received'
     return () => this.#receive(tag, handle, sequence, run)
   }
@@ -229,7 +230,7 @@ export class NormalMode {
     const { signals, kernels, member, statistics, config } = this.#core
     this.#slots.claim(handle, 'waiting to be received', 'receive', tag.label)
     yield* signals.awaitAll(sequence, tag)
-    yield* this.#finish(run)
+    if (run) yield* this.#finish(run)
     const piece = this.#pieces[handle.parity]!
     const { received, bound } = handle
     if (!run && piece.decoded) kernels.transfer({ from: piece.received[member]!, to: piece.decoded, n: received })
@@ -270,13 +271,14 @@ export class NormalMode {
     if (this.#rings) {
       const format = views.wire(this.#config.combineWire)
       const job = { tag, handle, kernels, member, from, out: target, format }
-      run = this.#begin(new CombineJob(job, this.#rings.config, piece.metas[member]!.sources, this.#core.size))
-    } else if (piece.encodedPartials) {
-      kernels.transfer({ from, to: piece.encodedPartials[member]!, n: received })
-    } else if (!sameRows(from, piece.partials[member]!)) {
-      kernels.transfer({ from, to: piece.partials[member]!, n: received })
+      signals.post(sequence)
+      run = this.#rings.begin(new CombineJob(job, this.#rings.config))
+    } else {
+      if (piece.encodedPartials) kernels.transfer({ from, to: piece.encodedPartials[member]!, n: received })
+      else if (!sameRows(from, piece.partials[member]!))
+        kernels.transfer({ from, to: piece.partials[member]!, n: received })
+      signals.post(sequence)
     }
-    signals.post(sequence)
     handle.state = 'waiting for its combine'
     return () => this.#receiveCombine(tag, handle, sequence, run, out, target)
   }
@@ -291,8 +293,8 @@ export class NormalMode {
   ): Step<Finished<Operand>> {
     this.#slots.claim(handle, 'waiting for its combine', 'receive the combine', tag.label)
     yield* this.#core.signals.awaitAll(sequence, tag)
-    yield* this.#finish(run)
-    if (!run) {
+    if (run) yield* this.#finish(run)
+    else {
       const piece = this.#pieces[handle.parity]!
       const from = piece.encodedPartials ?? piece.partials
       this.#core.kernels.sum({ from, out: target, n: handle.tokens, outRow: 0, table: handle.table })
@@ -315,12 +317,7 @@ export class NormalMode {
     yield* signals.awaitAll(sequence, tag)
   }
 
-  #begin(job: RingJob): RingRun {
-    return this.#rings!.begin(job)
-  }
-
-  *#finish(run: RingRun | null): Step<void> {
-    if (!run) return
+  *#finish(run: RingRun): Step<void> {
     yield* this.#rings!.finish(run)
     this.#core.statistics.ringStalls = this.#rings!.stalls
   }

@@ -9,7 +9,7 @@
 import { i32View } from '../../../device/memory.js'
 import type { Step } from '../../../runtime/wait.js'
 import type { CollectiveTag } from '../../communicator.js'
-import type { RingConfig } from '../../expert-buffer-config.js'
+import { type RingConfig, ringSources } from '../../expert-buffer-config.js'
 import type { WireFormat } from '../../wire/format.js'
 import { type Rows, wireRows } from '../../wire/kernels.js'
 import type { Signals } from './signals.js'
@@ -40,6 +40,10 @@ export interface RingJob {
 /** How far a job has come, in items of each lane. */
 export interface RingRun {
   readonly job: RingJob
+  /** [members, channels]: the ring that a lane of this rank ends in, and the one that a lane to it ends in. */
+  readonly to: readonly Rows[]
+  /** [channels][members]. */
+  readonly from: readonly (readonly Rows[])[]
   readonly sent: Int32Array
   readonly taken: Int32Array
   finished: boolean
@@ -56,7 +60,7 @@ export class Rings {
   /** Items sent to, and taken from, each lane before the job that runs. */
   readonly #sentBefore: Float64Array
   readonly #takenBefore: Float64Array
-  readonly #rows = new Map<string, readonly (readonly Rows[])[]>()
+  readonly #rows = new Map<WireFormat['dtype'], Pick<RingRun, 'to' | 'from'>>()
   readonly #origin: Int32Array
   readonly #arrived: Int32Array
   #pending: RingRun | null = null
@@ -92,12 +96,21 @@ export class Rings {
   /** Begins a job: sends what the rings take at once. Never waits. */
   begin(job: RingJob): RingRun {
     const { length } = job.outgoing
-    const run: RingRun = { job, sent: new Int32Array(length), taken: new Int32Array(length), finished: false }
+    const { to, from } = this.#ringsOf(job.format)
+    const run: RingRun = {
+      job,
+      to,
+      from,
+      sent: new Int32Array(length),
+      taken: new Int32Array(length),
+      finished: false,
+    }
     this.#pending = run
     this.#send(run)
     return run
   }
 
+  /** Moves items until all have been sent and taken. */
   *finish(run: RingRun): Step<void> {
     if (run.finished) return
     const bell = this.#credits[this.#member]!
@@ -109,7 +122,7 @@ export class Rings {
       if (sent.moved || received.moved) continue
       this.stalls += sent.left
       const awaited = received.missing >= 0 ? received.missing : sent.full
-      yield* this.#signals.untilChanged(bell, this.#bellIndex, heard, awaited, run.job.tag)
+      yield* this.#signals.untilRung(bell, this.#bellIndex, heard, awaited, run.job.tag)
     }
     for (let lane = 0; lane < run.sent.length; lane++) {
       this.#sentBefore[lane] = this.#sentBefore[lane]! + run.sent[lane]!
@@ -143,7 +156,7 @@ export class Rings {
         for (;;) {
           const n = Math.min(chunkTokens, all - sent[lane]!)
           if (n === 0 || n > room || sent[lane]! - before + n > burst) break
-          this.#put(run, lane, n)
+          this.#put(run, m, c, n)
           room -= n
         }
         if (sent[lane]! > before) {
@@ -160,12 +173,11 @@ export class Rings {
   }
 
   /** Puts the next `n` items of a lane into its ring, which has room for them. */
-  #put(run: RingRun, lane: number, n: number): void {
+  #put(run: RingRun, m: number, c: number, n: number): void {
     const { ringTokens, channels } = this.config
     const { job, sent } = run
-    const m = Math.floor(lane / channels)
-    const c = lane % channels
-    const ring = this.#ringsOf(job.format, m)[c]![this.#member]!
+    const lane = m * channels + c
+    const ring = run.to[lane]!
     const position = this.#sentBefore[lane]! + sent[lane]!
     const slot = position % ringTokens
     const first = Math.min(n, ringTokens - slot)
@@ -180,7 +192,6 @@ export class Rings {
     const { size } = this.#views
     const { channels, ringTokens } = this.config
     const { job, taken } = run
-    const rings = this.#ringsOf(job.format, this.#member)
     const own = this.#credits[this.#member]!
     const [origin, arrived] = [this.#origin, this.#arrived]
     let moved = false
@@ -194,7 +205,7 @@ export class Rings {
         const tail = Atomics.load(this.#credits[m]!, this.#tailIndex(this.#member, c))
         arrived[m] = Math.min(job.incoming[lane]!, (tail - before) | 0)
       }
-      const lacks = job.read(c, rings[c]!, origin, arrived, taken)
+      const lacks = job.read(c, run.from[c]!, origin, arrived, taken)
       if (lacks >= 0) missing = lacks
       for (let m = 0; m < size; m++) {
         const lane = m * channels + c
@@ -232,21 +243,28 @@ export class Rings {
     return 2 * this.#views.size * this.config.channels * PAD
   }
 
-  /** The rings in a member's memory, [channels][sources], as rows of the format. */
-  #ringsOf(format: WireFormat, member: number): readonly (readonly Rows[])[] {
-    const key = `${member} ${format.dtype}`
-    const known = this.#rows.get(key)
+  /** The rings in all members' memory that this rank writes or reads, as rows of the format. */
+  #ringsOf(format: WireFormat): Pick<RingRun, 'to' | 'from'> {
+    const known = this.#rows.get(format.dtype)
     if (known) return known
     const { channels, ringTokens } = this.config
-    const all = wireRows({ format, span: this.#views.span(member, 'rings')! })
-    const lane = (source: number, channel: number): Rows => {
-      const byteOffset = (source * channels + channel) * ringTokens * this.#rowBytes
-      return { ...all, byteOffset, rowBytes: this.#rowBytes, capacity: ringTokens }
+    const { size } = this.#views
+    const allSources = ringSources(this.#views.config.normal!, size) === size
+    const members = Array.from({ length: size }, (_, m) => wireRows({ format, span: this.#views.span(m, 'rings')! }))
+    const ring = (destination: number, source: number, channel: number): Rows => {
+      const none = source === destination && !allSources
+      const place = source > destination && !allSources ? source - 1 : source
+      const byteOffset = none ? 0 : (place * channels + channel) * ringTokens * this.#rowBytes
+      return { ...members[destination]!, byteOffset, rowBytes: this.#rowBytes, capacity: none ? 0 : ringTokens }
     }
-    const rings = Array.from({ length: channels }, (_, c) =>
-      Array.from({ length: this.#views.size }, (_, s) => lane(s, c)),
+    const to = Array.from({ length: size * channels }, (_, lane) =>
+      ring(Math.floor(lane / channels), this.#member, lane % channels),
     )
-    this.#rows.set(key, rings)
+    const from = Array.from({ length: channels }, (_, c) =>
+      Array.from({ length: size }, (_, source) => ring(this.#member, source, c)),
+    )
+    const rings = { to, from }
+    this.#rows.set(format.dtype, rings)
     return rings
   }
 }

@@ -48,34 +48,50 @@ export function rowTable(layout: DispatchLayout, size: number, bases: ArrayLike<
   return table
 }
 
+/** Which member holds an expert, and the first expert that it holds. */
+interface ExpertPlaces {
+  readonly memberOfExpert: Int32Array
+  readonly expertStart: Int32Array
+}
+
 /**
  * Writes ids, weights and source of every token into the rows of its members: ids local to the member, -1 and weight 0 for
  * slots that are elsewhere.
- * @param expertStart [members + 1] first physical expert of each member
+ * @param table of rowTable: a member's rows follow each other, so what is nowhere is written first, all at once
  */
 export function writeMeta(
   routes: TokenRoutes,
   table: Int32Array,
   metas: readonly RowMeta[],
-  expertStart: ArrayLike<number>,
+  { memberOfExpert, expertStart }: ExpertPlaces,
 ): void {
-  const { tokens, topK, ids, weights } = routes
+  const { tokens, topK, ids, weights, layout } = routes
   const size = metas.length
   for (let m = 0; m < size; m++) {
-    if (routes.layout.tokensPerMember[m] === 0) continue
+    const rows = layout.tokensPerMember[m]!
     const { ids: toIds, weights: toWeights, sources } = metas[m]!
-    const from = expertStart[m]!
-    const end = expertStart[m + 1]!
-    for (let t = 0; t < tokens; t++) {
+    let first = true
+    for (let t = 0; t < tokens && rows > 0; t++) {
       const row = table[t * size + m]!
       if (row < 0) continue
       sources[row] = t
-      for (let k = 0; k < topK; k++) {
-        const e = ids[t * topK + k]!
-        const here = e >= from && e < end
-        toIds[row * topK + k] = here ? e - from : -1
-        toWeights[row * topK + k] = here ? weights[t * topK + k]! : 0
-      }
+      if (!first) continue
+      first = false
+      toIds.fill(-1, row * topK, (row + rows) * topK)
+      toWeights.fill(0, row * topK, (row + rows) * topK)
+    }
+  }
+  for (let t = 0; t < tokens; t++) {
+    for (let k = 0; k < topK; k++) {
+      const e = ids[t * topK + k]!
+      if (e < 0) continue
+      const m = memberOfExpert[e]!
+      const row = table[t * size + m]!
+      // Nothing goes to members that are dead.
+      if (row < 0) continue
+      const { ids: toIds, weights: toWeights } = metas[m]!
+      toIds[row * topK + k] = e - expertStart[m]!
+      toWeights[row * topK + k] = weights[t * topK + k]!
     }
   }
 }

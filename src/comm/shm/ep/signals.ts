@@ -49,7 +49,31 @@ export interface Announcement {
   readonly worstCase: number
 }
 
-/** What is awaited of a member: a posted operation, or a head or tail of a ring. */
+/** Until a bell that members ring has another value than `heard`. */
+class BellWait implements Wait {
+  readonly words: Int32Array
+  readonly index: number
+  readonly heard: number
+  readonly peer: number
+  readonly #what: string
+  constructor(words: Int32Array, index: number, heard: number, peer: number, what: string) {
+    this.words = words
+    this.index = index
+    this.heard = heard
+    this.peer = peer
+    this.#what = what
+  }
+  ready(): boolean {
+    return Atomics.load(this.words, this.index) !== this.heard
+  }
+  describe(): string {
+    return describeWait(this.#what, this.peer)
+  }
+}
+
+const describeWait = (what: string, peer: number): string => `${what}, waiting for rank ${peer}`
+
+/** Until a word that a member writes, the number of its last posted operation, has come as far as `target`. */
 class WordWait implements Wait {
   readonly words: Int32Array
   readonly index: number
@@ -67,7 +91,7 @@ class WordWait implements Wait {
     return ((Atomics.load(this.words, this.index) - this.target) | 0) >= 0
   }
   describe(): string {
-    return `${this.#what}, waiting for rank ${this.peer}`
+    return describeWait(this.#what, this.peer)
   }
 }
 
@@ -167,7 +191,15 @@ export class Signals {
 
   /** Waits until a word that `member` writes has reached `target`. */
   *until(words: Int32Array, index: number, target: number, member: number, tag: CollectiveTag): Step<void> {
-    const wait = new WordWait(words, index, target, this.#o.ranks[member]!, tag.label)
+    yield* this.#measured(new WordWait(words, index, target, this.#o.ranks[member]!, tag.label), member)
+  }
+
+  /** Waits until a bell has another value than `heard`. @param member who is expected to ring it first */
+  *untilRung(words: Int32Array, index: number, heard: number, member: number, tag: CollectiveTag): Step<void> {
+    yield* this.#measured(new BellWait(words, index, heard, this.#o.ranks[member]!, tag.label), member)
+  }
+
+  *#measured(wait: Wait, member: number): Step<void> {
     if (wait.ready()) return
     const { clock, waited } = this.#o
     const from = clock ? clock.now() : 0
