@@ -3,6 +3,7 @@
 import { Command, CommanderError } from 'commander'
 import { benchEngineCommand } from './bench/engine.js'
 import { benchEpCommand } from './bench/ep.js'
+import { benchKernelsCommand } from './bench/kernels-cuda.js'
 import { benchServeCommand } from './bench/serve/command.js'
 import { doctorCommand } from './doctor.js'
 import { eplbCommand } from './eplb/index.js'
@@ -45,6 +46,7 @@ Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a 
   bench.addCommand(benchEngineCommand(io))
   bench.addCommand(benchServeCommand(io))
   bench.addCommand(benchEpCommand(io))
+  bench.addCommand(benchKernelsCommand(io))
   const add = (group: string, command: Command) => program.addCommand(command.helpGroup(group))
   add(RUN, serveCommand(io, exit))
   add(RUN, generateCommand(io))

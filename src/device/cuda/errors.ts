@@ -45,6 +45,12 @@ export class CudaError extends errorArea('CUDA', {
     message: '{call} of the run-time compiler failed with error {number}: {text}.',
     remedy: 'Install an NVRTC of the same major version as the driver (`switchyard doctor` shows both).',
   },
+  SY_CUDA_WRONG_RESULT: {
+    status: 500,
+    message: '{kernel} gives wrong results for {shape}: off by {ratio} times what rounding allows.',
+    remedy:
+      'Check the GPU with its vendor’s diagnostics; if other programs compute right on it, please report this message.',
+  },
   SY_CUDA_BLAS: {
     status: 500,
     message: '{call} of cuBLASLt failed with status {number}, {name}, for {what}.',
