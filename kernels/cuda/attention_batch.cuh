@@ -7,14 +7,18 @@ namespace att {
 // Arguments in the order of the launch (src/device/cuda/ops/attention.ts). Strides and offsets are in elements.
 #define ATT_PARAMETERS                                                                                                   \
   att::bf16_bits *out, const att::bf16_bits *q, const att::bf16_bits *kv, const int *rowSequence, const int *positions,   \
-      const int *pageTable, const int *plan, float *partials, int *counters, const float *sinks, int rows, int outStride, \
+      const int *pageTable, const int *plan, float *partials, int *counters, const float *sinks, int *faults, int rows, int outStride, \
       int qStride, int kvStride, int rowSequenceStride, int positionStride, int tableStride, int keyOffset,               \
       int valueOffset, int pageSize, int pageShift, int kvHeads, int groupHeads, int splits, int minTiles, int window,    \
-      float scaleLog2
+      int capacity, int tableEntries, float scaleLog2
 #define ATT_ARGUMENTS                                                                                                     \
-  out, q, kv, rowSequence, positions, pageTable, plan, partials, counters, sinks, rows, outStride, qStride, kvStride,     \
+  out, q, kv, rowSequence, positions, pageTable, plan, partials, counters, sinks, faults, rows, outStride, qStride, kvStride,     \
       rowSequenceStride, positionStride, tableStride, keyOffset, valueOffset, pageSize, pageShift, kvHeads, groupHeads,   \
-      splits, minTiles, window, scaleLog2
+      splits, minTiles, window, capacity, tableEntries, scaleLog2
+
+constexpr int FAULT_PAGE = 4; // of elements.cuh
+constexpr float LOG2_E = 1.4426950408889634f;
+#define ATT_NOTHING (-__int_as_float(0x7f800000)) // minus infinity
 
 struct Batch {
   bf16_bits *out;
@@ -27,6 +31,8 @@ struct Batch {
   int *counters;
   // One logit a query head that joins the sum only, or 0.
   const float *sinks;
+  // See elements.cuh.
+  int *faults;
   int rows, outStride, qStride, kvStride, rowSequenceStride, positionStride, tableStride, keyOffset, valueOffset;
   // pageShift is log2(pageSize), or -1 where that is no power of two.
   int pageSize, pageShift;
@@ -37,17 +43,20 @@ struct Batch {
   int splits, minTiles;
   // Positions a row sees, itself included; 2^30 without a window.
   int window;
+  // Slots of the cache and entries of the page table.
+  int capacity, tableEntries;
   // Scale of the scores times log2(e): exponentials are powers of two throughout.
   float scaleLog2;
 
-  ATT_DEVICE int slot(const int *pages, int position) const {
-    if (pageShift >= 0) return (pages[position >> pageShift] << pageShift) + (position & (pageSize - 1));
-    const int page = position / pageSize;
-    return pages[page] * pageSize + (position - page * pageSize);
+  // The slot of a position, or -1 where the page table or the cache has none: then the fault word says so.
+  ATT_DEVICE int slot(int pages, int position) const {
+    const int page = pageShift >= 0 ? position >> pageShift : position / pageSize, entry = pages + page;
+    const int at = entry < tableEntries ? pageTable[entry] : -1;
+    const int s = at * pageSize + (position - page * pageSize);
+    if ((unsigned)at < (unsigned)capacity && s < capacity) return s;
+    if (atomicCAS(faults, 0, FAULT_PAGE) == 0) faults[1] = at < 0 ? page : at;
+    return -1;
   }
 };
-
-constexpr float LOG2_E = 1.4426950408889634f;
-#define ATT_NOTHING (-__int_as_float(0x7f800000)) // minus infinity
 
 } // namespace att

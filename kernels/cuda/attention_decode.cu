@@ -167,7 +167,7 @@ template <int HD> ATT_DEVICE void decode(const Batch &b) {
     const int from = start + blockIdx.z * tilesAPart * TILE + warp * KEYS;
     const int end = min(position + 1, start + ((int)blockIdx.z + 1) * tilesAPart * TILE);
     const int turns = from < end ? (end - from + TILE - 1) / TILE : 0; // of this warp
-    const int *pages = b.pageTable + (long long)sequence * b.tableStride;
+    const int pages = sequence * b.tableStride;
     const int myKey = lane & 15;
     auto slotOf = [&](int turn) {
       const int key = from + turn * TILE + myKey;

@@ -63,7 +63,7 @@ template <int HD> ATT_DEVICE void attend(const Batch &b) {
     const int turns = (end - start + KEYS - 1) / KEYS;
     auto slotOf = [&](int turn) {
       const int key = start + turn * KEYS + warp * 16 + (lane & 15);
-      return key < end ? b.slot(b.pageTable + pages, key) : -1;
+      return key < end ? b.slot(pages, key) : -1;
     };
 
     // Queries: this warp's 32 M-rows; those beyond the tile are zeros.

@@ -131,11 +131,13 @@ bool run(const Case &c, const machine::Choices &choices) {
     if (c.pageSize == 1 << s) pageShift = s;
   const int window = c.window ? c.window : 1 << 30;
   const float *sinks = c.sinks ? d.sinks.data() : nullptr;
+  int faults[2] = {0, 0};
   auto arguments = [&](auto kernel, const int *plan) {
     return [&, kernel, plan] {
       kernel(d.out.data(), d.q.data(), d.kv.data(), d.sequence.data(), d.position.data(), d.table.data(), plan, partials.data(),
-             counters.data(), sinks, rows, d.outStride, d.qStride, d.kvStride, 1, 1, d.pagesEach, d.keyOffset, d.valueOffset,
-             c.pageSize, pageShift, c.kvHeads, group, c.splits, c.minTiles, window, scale * att::LOG2_E);
+             counters.data(), sinks, faults, rows, d.outStride, d.qStride, d.kvStride, 1, 1, d.pagesEach, d.keyOffset, d.valueOffset,
+             c.pageSize, pageShift, c.kvHeads, group, c.splits, c.minTiles, window,
+             (int)(d.kv.size() / d.kvStride), (int)d.table.size(), scale * att::LOG2_E);
     };
   };
   const int *planned = nullptr;
@@ -172,6 +174,7 @@ bool run(const Case &c, const machine::Choices &choices) {
     else machine::launch(grid, 256, latent::Layout<64, 64>::BYTES, arguments(attention_latent_64x64, planned));
   }
 #endif
+  if (faults[0] != 0) return std::printf("FAIL %s: a fault of kind %d at %d\n", c.name.c_str(), faults[0], faults[1]), false;
   for (int count : counters)
     if (count != 0) return std::printf("FAIL %s: a counter was left at %d\n", c.name.c_str(), count), false;
   const double worst = d.worst(scale);

@@ -45,6 +45,11 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
+inline int atomicCAS(int *p, int expected, int value) {
+  const int old = *p;
+  if (old == expected) *p = value;
+  return old;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 namespace machine {
