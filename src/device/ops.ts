@@ -73,6 +73,18 @@ export interface PackSource {
   }
 }
 
+/**
+ * Made-up elements: output row i, input c is `table[scramble(key, offset + i * strideN + c * strideK)]`, with the scrambling of
+ * formats/loader/dummy-weights.ts.
+ */
+export interface DrawnElements {
+  readonly table: Float32Array
+  readonly key: number
+  readonly offset: number
+  readonly strideN: number
+  readonly strideK: number
+}
+
 export type RouterScoring = 'softmax' | 'sigmoid' | 'softmax_after_topk'
 
 /** How experts are chosen for a token (sources: the models' reference code in Hugging Face transformers; SGLang layers/moe/topk). */
@@ -251,4 +263,8 @@ export interface Packer {
   packMatrix(target: PackedMatrix, index: number, rowStart: number, n: number, source: PackSource): void
   /** Writes `length` elements at `offset` of a vector from a source read with strideN (strideK ignored). */
   packVector(target: ParameterVector, offset: number, length: number, source: PackSource): void
+  /** What was packed into a vector. Left out: its span can be read. */
+  vectorValues?(vector: ParameterVector): Float32Array
+  /** packMatrix of made-up numbers, drawn on the device. Left out: the host makes them. */
+  drawMatrix?(target: PackedMatrix, index: number, rowStart: number, n: number, drawn: DrawnElements): void
 }

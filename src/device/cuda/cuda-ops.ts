@@ -3,6 +3,7 @@
 import type { DeviceOps } from '../device-ops.js'
 import type { CudaKernels } from './kernels.js'
 import { expertOps } from './ops/experts.js'
+import { fastExperts } from './ops/experts-fast.js'
 import { linearOps } from './ops/linear.js'
 import { normOps } from './ops/norm.js'
 import { plainAttentionOps } from './ops/plain-attention.js'
@@ -25,4 +26,13 @@ export const plainCudaOps = (d: CudaKernels): DeviceOps =>
     ...sampleOps(d),
   })
 
-export type CudaOpsFactory = (d: CudaKernels) => DeviceOps
+/** Fast paths first; each says undefined to what it does not take. */
+export function cudaOps(d: CudaKernels): DeviceOps {
+  const plain = plainCudaOps(d)
+  const ops: DeviceOps = {
+    ...plain,
+    name: `cuda sm_${d.properties.capability}`,
+    experts: a => fastExperts(d, a) ?? plain.experts(a),
+  }
+  return Object.freeze(ops)
+}

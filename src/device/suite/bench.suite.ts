@@ -11,6 +11,10 @@ export interface Implementation {
   readonly packer: Packer
   /** Where kernels reach no other memory than their own device's: what lends it. All implementations of a file share it. */
   readonly lender?: MemoryLender
+  /** How the packer lays matrices out, as PackedMatrix says; left out: in panels of 16 rows. */
+  readonly packed?: 'panels' | 'rows'
+  /** Optional operations that this device has no use for. */
+  readonly leavesOut?: readonly 'sumAddRmsNorm'[]
 }
 
 export const GUARD = 1.25e30

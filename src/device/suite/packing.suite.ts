@@ -46,15 +46,25 @@ function nearestBf16(v: number): number {
   return Math.sign(v) * n * step
 }
 
-function unpack(m: PackedMatrix, i: number, r: number, c: number): number {
+type Unpack = (m: PackedMatrix, i: number, r: number, c: number) => number
+
+const numberOf = (bits: number): number => new Float32Array(Uint32Array.of((bits << 16) >>> 0).buffer)[0]!
+
+const unpackRows: Unpack = (m, i, r, c) => {
+  const element = i * (m.strideBytes / (m.kind === 'f32' ? 4 : 2)) + r * m.k + c
+  return m.kind === 'f32' ? f32View(m.span)[element]! : numberOf(u16View(m.span)[element]!)
+}
+
+const unpackPanels: Unpack = (m, i, r, c) => {
   const panel = Math.floor(r / 16)
   if (m.kind === 'f32') return f32View(m.span)[i * (m.strideBytes / 4) + (panel * m.k + c) * 16 + (r % 16)]!
   const pairs = Math.ceil(m.k / 2)
   const bits = u16View(m.span)[i * (m.strideBytes / 2) + ((panel * pairs + (c >> 1)) * 16 + (r % 16)) * 2 + (c & 1)]!
-  return new Float32Array(Uint32Array.of((bits << 16) >>> 0).buffer)[0]!
+  return numberOf(bits)
 }
 
-export function packingSuite({ packer }: Implementation): void {
+export function packingSuite({ packer, packed = 'panels' }: Implementation): void {
+  const unpack = packed === 'rows' ? unpackRows : unpackPanels
   const target = (kind: WeightKind, n: number, k: number, count: number): PackedMatrix => {
     const strideBytes = packer.packedBytes(kind, n, k)
     return { kind, n, k, count, strideBytes, span: lend(strideBytes * count) }
@@ -78,6 +88,7 @@ export function packingSuite({ packer }: Implementation): void {
       expect(m.strideBytes % 64).toBe(0)
       packer.packMatrix(m, 0, 0, n, { dtype, bytes, offset: 0, strideN: k, strideK: 1 })
       for (let r = 0; r < n; r++) for (let c = 0; c < k; c++) expect(unpack(m, 0, r, c)).toBe(round(values[r * k + c]!))
+      if (packed === 'rows') return
       // Lanes of padding stay zero.
       const panels = Math.ceil(n / 16) * 16
       for (let r = n; r < panels; r++) for (let c = 0; c < k; c++) expect(unpack(m, 0, r, c)).toBe(0)

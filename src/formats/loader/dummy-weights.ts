@@ -27,6 +27,10 @@ export async function loadDummyWeights(options: DummyOptions): Promise<LoadedWei
     const { offset, strideN, strideK, k } = matrixStrides(piece)
     const rowsAtOnce = Math.max(1, Math.floor(CHUNK / k))
     const key = hashName(piece.tensor)
+    if (options.packer.drawMatrix) {
+      use(0, count, { table, key, offset, strideN, strideK })
+      return
+    }
     for (let first = 0; first < count; first += rowsAtOnce) {
       const rows = Math.min(rowsAtOnce, count - first)
       const values = new Float32Array(rows * k)

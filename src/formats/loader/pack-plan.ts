@@ -3,7 +3,7 @@
 // loop runs, so that a progress bar moves and signals arrive.
 import { Unreachable } from '../../config/errors.js'
 import { f32View, type MemoryLender, type MemorySpan } from '../../device/memory.js'
-import type { PackedMatrix, Packer, PackSource, ParameterVector, WeightKind } from '../../device/ops.js'
+import type { DrawnElements, PackedMatrix, Packer, PackSource, ParameterVector, WeightKind } from '../../device/ops.js'
 import { CheckpointError } from '../safetensors/index.js'
 import type { LoadedWeights, MatrixSpec, VectorSpec, WeightPiece, WeightPlan, WeightSpec } from '../weight-spec.js'
 
@@ -17,12 +17,14 @@ export interface PackOptions {
   readonly onProgress?: (done: number, total: number) => void
 }
 
-/** Calls `use` with the elements of a piece, maybe in several runs of rows. */
+/** Calls `use` with the elements of a piece, maybe in several runs of rows. Only packers that draw are given drawn ones, of matrices. */
 export type PieceReader = (
   piece: WeightPiece,
   weight: WeightSpec,
-  use: (firstRow: number, rows: number, source: PackSource) => void,
+  use: (firstRow: number, rows: number, source: PackSource | DrawnElements) => void,
 ) => void
+
+const isDrawn = (source: PackSource | DrawnElements): source is DrawnElements => 'table' in source
 
 const YIELD_BYTES = 8 * 1024 * 1024
 
@@ -74,9 +76,11 @@ async function packMatrices(
     let row = 0
     for (const piece of stack) {
       const rowStart = row
-      read(piece, weight, (firstRow, rows, source) =>
-        packer.packMatrix(target, index, rowStart + firstRow, rows, source),
-      )
+      read(piece, weight, (firstRow, rows, source) => {
+        const first = rowStart + firstRow
+        if (isDrawn(source)) packer.drawMatrix!(target, index, first, rows, source)
+        else packer.packMatrix(target, index, first, rows, source)
+      })
       row += piece.rows.count
     }
     if (row !== n) throw new Unreachable(`weight ${weight.name}: pieces make ${row} rows of ${n}`)
@@ -94,15 +98,17 @@ function packVector(weight: VectorSpec, packer: Packer, span: MemorySpan, read: 
   let at = 0
   for (const piece of weight.pieces) {
     const start = at
-    read(piece, weight, (firstRow, rows, source) => packer.packVector(target, start + firstRow, rows, source))
+    read(piece, weight, (firstRow, rows, source) => {
+      if (isDrawn(source)) throw new Unreachable(`vector ${weight.name} is not drawn`)
+      packer.packVector(target, start + firstRow, rows, source)
+    })
     at += piece.rows.count
   }
   if (at !== weight.length)
     throw new Unreachable(`weight ${weight.name}: pieces make ${at} of ${weight.length} elements`)
   // Norms and biases reach every token and the choice of experts: no number there is wrong without a sign of it.
-  const bad = f32View(span)
-    .subarray(0, weight.length)
-    .findIndex(value => !Number.isFinite(value))
+  const values = packer.vectorValues?.(target) ?? f32View(span).subarray(0, weight.length)
+  const bad = values.findIndex(value => !Number.isFinite(value))
   if (bad >= 0)
     throw new CheckpointError('SY_CHECKPOINT_NOT_FINITE', {
       weight: weight.name,
