@@ -2,6 +2,7 @@
 // bound. `plain` binds no fast path: the reference on the device.
 import type { DeviceOps } from '../device-ops.js'
 import type { CudaKernels } from './kernels.js'
+import { fastAttention } from './ops/attention.js'
 import { expertOps } from './ops/experts.js'
 import { fastExperts } from './ops/experts-fast.js'
 import { linearOps } from './ops/linear.js'
@@ -32,6 +33,7 @@ export function cudaOps(d: CudaKernels): DeviceOps {
   const ops: DeviceOps = {
     ...plain,
     name: `cuda sm_${d.properties.capability}`,
+    attention: a => fastAttention(d, a) ?? plain.attention(a),
     experts: a => fastExperts(d, a) ?? plain.experts(a),
   }
   return Object.freeze(ops)
