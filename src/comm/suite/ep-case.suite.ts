@@ -63,7 +63,7 @@ export function randomCase(seed: number, limits: CaseLimits = {}): EpCase {
   const weights = ids.map(rows => rows.map(row => row.map(() => 2 ** -random.below(5))))
   const wires = limits.wires ?? (random.below(2) === 0 ? ['f32'] : DTYPES)
   const chunkTokens = 1 + random.below(3)
-  const ring = { channels: 1 + random.below(3), chunkTokens, ringTokens: chunkTokens * 2 + random.below(5) }
+  const ring = { channels: 1 + random.below(3), chunkTokens, ringTokens: chunkTokens + random.below(6) }
   const normal: NormalConfig = {
     maxTokens: Math.max(1, ...tokens),
     dispatchWire: pick(wires),
