@@ -59,7 +59,7 @@ describe('mistakes', () => {
     [['serve', 'd', '--port'], 'SY_CONFIG_MISSING_VALUE', '--port'],
     [['serve', 'd', 'e'], 'SY_CONFIG_EXTRA_ARGUMENT', '--help'],
     [['serve', 'd', '--port', '99999'], 'SY_CONFIG_BAD_VALUE', 'an integer from 0 to 65535'],
-    [['serve', 'd', '--device', 'cuda'], 'SY_CONFIG_NOT_SUPPORTED', 'CPU'],
+    [['serve', 'd', '--device', 'cuda'], 'SY_CUDA_UNAVAILABLE', 'switchyard doctor'],
     [['serve', 'd', '--dtype', 'float16'], 'SY_CONFIG_BAD_VALUE', 'auto, float32, bfloat16'],
     [['serve', 'd', '--model-path', 'e'], 'SY_CONFIG_CONFLICT', 'keep one'],
     [['serve'], 'SY_CONFIG_NO_MODEL', 'switchyard serve models/demo'],

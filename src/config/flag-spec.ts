@@ -19,7 +19,13 @@ interface FlagBase {
 }
 
 export type FlagSpec =
-  | (FlagBase & { readonly type: 'string'; readonly default: string | null })
+  | (FlagBase & {
+      readonly type: 'string'
+      readonly default: string | null
+      /** What the text must look like, and the same in words. */
+      readonly pattern?: RegExp
+      readonly patternHelp?: string
+    })
   | (FlagBase & { readonly type: 'boolean'; readonly default: boolean })
   | (FlagBase & { readonly type: 'choice'; readonly choices: readonly string[]; readonly default: string })
   | (FlagBase & {
@@ -62,7 +68,7 @@ export function expectation(flag: FlagSpec): string {
     case 'json':
       return 'a JSON object'
     case 'string':
-      return 'some text'
+      return flag.patternHelp ?? 'some text'
     default: {
       const kind = flag.type === 'integer' ? 'an integer' : 'a number'
       const low = flag.aboveMin ? `above ${flag.min}` : `of at least ${flag.min}`
@@ -119,7 +125,7 @@ function check(flag: FlagSpec, label: string, value: unknown): unknown {
 function parse(flag: FlagSpec, value: unknown): unknown {
   switch (flag.type) {
     case 'string':
-      return typeof value === 'string' && value !== '' ? value : undefined
+      return typeof value === 'string' && value !== '' && (flag.pattern?.test(value) ?? true) ? value : undefined
     case 'choice':
       return typeof value === 'string' && flag.choices.includes(value) ? value : undefined
     case 'boolean':

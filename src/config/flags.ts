@@ -162,15 +162,63 @@ export const ENGINE_FLAGS = {
     help: 'share of the memory that weights and KV cache may take',
   },
   ...PARALLEL_FLAGS,
-  /** Where ranks compute. */
+  /** Where ranks compute: cpu, cuda or cuda:N. */
   device: {
     name: 'device',
-    type: 'choice',
-    choices: ['cpu'],
-    refused: { cuda: 'leave the flag out: this version computes on the CPU only' },
+    type: 'string',
+    pattern: /^(cpu|cuda(:\d{1,4})?)$/,
+    patternHelp: 'cpu, cuda, or cuda:N for GPU N',
     default: 'cpu',
     group: 'Device',
-    help: 'where ranks compute',
+    help: 'where ranks compute: cpu, cuda, or cuda:N for GPU N',
+  },
+  /** First GPU. */
+  baseGpuId: {
+    name: 'base-gpu-id',
+    type: 'integer',
+    min: 0,
+    max: 1023,
+    default: 0,
+    group: 'Device',
+    help: 'GPU of the first rank, when --device names none',
+  },
+  /** No captured graphs. */
+  disableCudaGraph: {
+    name: 'disable-cuda-graph',
+    type: 'boolean',
+    default: false,
+    group: 'Device',
+    help: 'on GPUs: launch the kernels of decode steps one by one instead of replaying captured graphs',
+  },
+  /** Largest batch that a captured graph runs. */
+  cudaGraphMaxBs: {
+    name: 'cuda-graph-max-bs',
+    type: 'integer',
+    min: 1,
+    max: 1 << 16,
+    default: null,
+    defaultHelp: 'as --max-running-requests, at most 256',
+    group: 'Device',
+    help: 'on GPUs: largest decode batch that a captured graph runs',
+  },
+  /** Batch sizes of captured graphs. */
+  cudaGraphBs: {
+    name: 'cuda-graph-bs',
+    type: 'string',
+    pattern: /^\d{1,5}(,\d{1,5})*$/,
+    patternHelp: 'batch sizes with commas between them',
+    default: null,
+    defaultHelp: '1,2,4 and then multiples of 8',
+    group: 'Device',
+    help: 'on GPUs: batch sizes that graphs are captured for, with commas between them; smaller batches are padded to the next',
+  },
+  /** Known results before the next step is formed. */
+  disableOverlapSchedule: {
+    name: 'disable-overlap-schedule',
+    type: 'boolean',
+    default: false,
+    group: 'Device',
+    help: 'on GPUs: wait for what a step drew before the next one is formed',
   },
   /** Which kernels compute: compiled here, the WebAssembly module of the package, or the plain TypeScript reference. */
   kernels: {

@@ -160,14 +160,13 @@ export const PARALLEL_FLAGS = {
   epDispatchAlgorithm: {
     name: 'ep-dispatch-algorithm',
     type: 'choice',
-    choices: ['auto', 'dynamic'],
+    choices: ['auto', 'dynamic', 'fake'],
     refused: {
       static: 'it needs an all-to-all backend: without one every rank must pick the same replica; use dynamic',
       lp: 'it needs an all-to-all backend: without one every rank must pick the same replica; use dynamic',
-      fake: 'it is not built yet; use dynamic',
     },
     default: 'auto',
     group: 'Experts',
-    help: 'how a replica of an expert is chosen; dynamic: by a hash of layer, expert, request and position',
+    help: 'how a replica of an expert is chosen; dynamic: by a hash of layer, expert, request and position; fake: experts drawn evenly instead of routed, for measurements',
   },
 } as const satisfies FlagTable

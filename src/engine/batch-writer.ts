@@ -31,8 +31,11 @@ export class BatchWriter {
     this.#pagesPerSequence = Math.ceil(limits.contextLength / limits.pageSize)
   }
 
-  /** @param drawn what the step before drew, by logit row: the ids of tokens that the scheduler does not know yet */
-  write(batch: LocalBatch, drawn: Int32Array): void {
+  /**
+   * @param drawn what the step before drew, by logit row: the ids of tokens that the scheduler does not know yet; null leaves
+   * the number of the row (`drawnIn`) for the device to look up
+   */
+  write(batch: LocalBatch, drawn: Int32Array | null): void {
     let row = 0
     let logitRow = 0
     batch.slices.forEach((slice, sequence) => {
@@ -41,7 +44,7 @@ export class BatchWriter {
       for (let i = 0; i < count; i++, row++) {
         const position = from + i
         const token = state.tokens[position]!
-        this.#ids[row] = token < 0 ? drawn[rowOfDraw(token)]! : token
+        this.#ids[row] = token < 0 && drawn ? drawn[rowOfDraw(token)]! : token
         // Nobody reads the key of a token that is not known: with replicated experts, steps do not overlap.
         this.#requestKeys[row] = token < 0 ? 0 : state.keyAt(position)
         this.#positions[row] = position

@@ -12,15 +12,10 @@ import { EngineError, RequestError } from './errors.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
 import { LiveRequest } from './live-request.js'
-import {
-  type EngineHooks,
-  loadModelWeights,
-  type ModelPlan,
-  openDevice,
-  openTokenizer,
-  planModel,
-} from './load-model.js'
+import { type EngineHooks, loadModelWeights, type ModelPlan, openTokenizer, planModel } from './load-model.js'
 import { LogitsCollector } from './logits-collector.js'
+import type { NodeDevice } from './node-device.js'
+import { openDevice } from './open-device.js'
 import { RankHost } from './rank-host.js'
 import {
   type DpRankState,
@@ -37,6 +32,7 @@ export class Engine implements GenerationEngine {
   readonly flags: EngineFlags
   readonly tokenizer: Tokenizer | null
   readonly failure: Promise<Error>
+  readonly #device: NodeDevice
   readonly #facts: Readonly<Record<string, unknown>>
   readonly #limits: RequestLimits
   readonly #live = new Map<string, LiveRequest>()
@@ -58,9 +54,11 @@ export class Engine implements GenerationEngine {
     plan: ModelPlan,
     flags: EngineFlags,
     tokenizer: Tokenizer | null,
+    device: NodeDevice,
     facts: Record<string, unknown>,
   ) {
     this.plan = plan
+    this.#device = device
     this.flags = flags
     this.tokenizer = tokenizer
     this.#facts = facts
@@ -83,7 +81,7 @@ export class Engine implements GenerationEngine {
    */
   static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
     const device = openDevice(flags)
-    if (device.kernels.warning) hooks.onNotice?.(device.kernels.warning)
+    if (device.warning !== null) hooks.onNotice?.(device.warning)
     const plan = planModel(flags, device, hooks.plan)
     for (const note of plan.parallel.notes) hooks.onNotice?.(note)
     const tokenizer = openTokenizer(plan)
@@ -101,7 +99,7 @@ export class Engine implements GenerationEngine {
       hooks.traceRecords,
     )
     const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
-    const engine = new Engine(plan, flags, tokenizer, facts)
+    const engine = new Engine(plan, flags, tokenizer, device, facts)
     engine.#trace = EngineTrace.of(plan, launches)
     const names = (rank: number, program: number, operation: number) => {
       const op = plan.programs[rank]?.[program]?.program.operations[operation]
@@ -325,6 +323,7 @@ export class Engine implements GenerationEngine {
     for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(gone)
     await this.#aside.close()
     await this.#host.stop(5000)
+    this.#device.close()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

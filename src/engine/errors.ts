@@ -56,6 +56,11 @@ export class EngineError extends errorArea('Engine', {
     message: 'the model gave logits that are no finite numbers after {tokens} tokens',
     remedy: 'The weights hold NaN or infinite values, or overflow: check the checkpoint, or try --dtype float32.',
   },
+  SY_ENGINE_ARCHITECTURE_ON_DEVICE: {
+    status: 400,
+    message: 'models of architecture {architecture} do not run with --device {device} yet',
+    remedy: 'Use --device cpu.',
+  },
   SY_ENGINE_NOT_BUILT: {
     status: 400,
     message: 'the compiled rank worker is missing at {file}',

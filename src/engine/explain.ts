@@ -5,8 +5,9 @@ import type { EngineFlags } from '../config/flags.js'
 import { packedBytesOf } from '../formats/loader/index.js'
 import { groupOf, type ParallelSizes, type RankCoordinates } from '../parallel/index.js'
 import { describeOperations, type Operation, type PrintedOperation, planArena, printProgram } from '../program/index.js'
-import { type ModelPlan, openDevice, planModel } from './load-model.js'
-import { kvBytesPerToken } from './sizing.js'
+import { type ModelPlan, planModel } from './load-model.js'
+import { openDevice } from './open-device.js'
+import { elementBytesOf, kvBytesPerToken } from './sizing.js'
 
 export interface ExplainedRank extends RankCoordinates {
   readonly groups: {
@@ -82,9 +83,9 @@ export function explainModel(flags: EngineFlags): ExplainReport {
   const device = openDevice(flags)
   const plan = planModel(flags, device)
   const { program } = plan.programs[0]!.at(-1)!
-  const arena = planArena(program)
+  const arena = planArena(program, plan.activation)
   const { sizes } = plan.topology
-  const perToken = kvBytesPerToken(plan.spec, sizes.attnTp)
+  const perToken = kvBytesPerToken(plan.spec, sizes.attnTp, elementBytesOf(plan.activation))
   const { limits } = plan
   // A stack of experts is shared by the node; a rank reads only those it holds.
   const slots = plan.placement ? plan.placement.physical / sizes.ep : 0
@@ -146,14 +147,14 @@ function expertsOf({ placement, spec }: ModelPlan, { ep }: RankCoordinates): num
 }
 
 /** Every split of the ranks into attention-DP x attention-TP that the model's heads allow. */
-function kvChoices({ topology, spec }: ModelPlan, bytesPerRank: number): KvChoice[] {
+function kvChoices({ topology, spec, activation }: ModelPlan, bytesPerRank: number): KvChoice[] {
   const { tp } = topology.sizes
   const heads = spec.layers[0]!.attention.heads
   const splits = Array.from({ length: tp }, (_, i) => i + 1).filter(dp => tp % dp === 0 && heads % (tp / dp) === 0)
-  const whole = kvBytesPerToken(spec, 1)
+  const whole = kvBytesPerToken(spec, 1, elementBytesOf(activation))
   return splits.map(attnDp => {
     const attnTp = tp / attnDp
-    const bytes = kvBytesPerToken(spec, attnTp)
+    const bytes = kvBytesPerToken(spec, attnTp, elementBytesOf(activation))
     const tokens = Math.floor(bytesPerRank / bytes)
     return {
       attnDp,

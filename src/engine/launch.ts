@@ -4,23 +4,43 @@ import type { ExpertBufferMemory } from '../comm/index.js'
 import type { ErrorFields } from '../config/errors.js'
 import type { KernelKind, WasmNode } from '../device/cpu/index.js'
 import type { MemorySpan } from '../device/memory.js'
+import type { ActivationDtype } from '../device/ops.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { DpPaddingMode } from '../layers/index.js'
 import type { ProgramLimits, ProgramVariant } from '../models/index.js'
 import type { ParallelSizes, RankCoordinates } from '../parallel/index.js'
 import type { IdTables, Program } from '../program/index.js'
 import type { DispatchRule, RankRequest, RequestProgress, SchedulerLimits } from '../scheduler/index.js'
+import type { StepSlot } from './cuda/staging.js'
 import type { Drill } from './drill.js'
-import type { RankGroups } from './rank-memory.js'
+import type { InputBlock, RankGroups } from './rank-memory.js'
 import type { DpRankState } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
 
 /** Where a rank computes. All ranks of a node run the same kernels: what the node's device chose. */
-export interface RankDevice {
+export type RankDevice = CpuRankDevice | CudaRankDevice
+
+export interface CpuRankDevice {
   readonly kind: 'cpu'
   readonly kernels: KernelKind
   /** The module and the one memory of `wasm` kernels, else null. */
   readonly wasmNode: WasmNode | null
+}
+
+export interface CudaRankDevice {
+  readonly kind: 'cuda'
+  readonly ordinal: number
+  readonly activation: ActivationDtype
+  /** Batch sizes of captured decode steps, ascending. */
+  readonly graphBatches: readonly number[]
+  /** Inputs of a step in the GPU's memory. */
+  readonly inputs: InputBlock
+  /** Pinned memory of the steps that may be on their way at once. */
+  readonly slots: readonly StepSlot[]
+  /** Pinned memory for rows of logits: [logit rows, vocab]. */
+  readonly logits: MemorySpan
+  /** Experts drawn evenly instead of routed, for measurements. */
+  readonly fakeRouting: boolean
 }
 
 export interface RankLaunch {

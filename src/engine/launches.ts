@@ -1,7 +1,6 @@
 // Lends every rank its memory and makes the launches. Runs in the main thread, before any rank starts.
 import { lendExpertBuffer } from '../comm/index.js'
 import type { EngineFlags } from '../config/flags.js'
-import type { CpuDevice } from '../device/cpu/index.js'
 import type { MemoryLender, MemorySpan } from '../device/memory.js'
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { IdTables } from '../program/index.js'
@@ -11,6 +10,7 @@ import { lendTraceRing } from '../trace/index.js'
 import { parseDrill } from './drill.js'
 import type { RankLaunch } from './launch.js'
 import type { ModelPlan } from './load-model.js'
+import type { NodeDevice } from './node-device.js'
 import { placementTables } from './placement-tables.js'
 import { lendGroups, lendRankMemory, lendRopeTables } from './rank-memory.js'
 import { weightsOfRank } from './weight-union.js'
@@ -31,7 +31,7 @@ export function launchesOf(
   flags: EngineFlags,
   weights: LoadedWeights,
   control: ControlBlock,
-  device: Pick<CpuDevice, 'kernels' | 'wasmNode'>,
+  device: NodeDevice,
   lender: MemoryLender,
   cores: number,
   traceRecords = 0,
@@ -39,19 +39,21 @@ export function launchesOf(
   const { topology, placement } = plan
   const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
   const all = plan.programs.flat().map(p => p.program)
-  const groups = lendGroups(topology, all, lender)
-  const ropeTables = lendRopeTables(all[0]!, lender)
+  const host = device.hostLender(lender)
+  const groups = lendGroups(topology, all, host)
+  const ropeTables = lendRopeTables(all[0]!, lender, device.write)
   const tables = Array.from({ length: topology.sizes.ep }, (_, ep) =>
-    placement ? placementTables(placement, ep, lender) : NO_TABLES,
+    placement ? placementTables(placement, ep, lender, device.write) : NO_TABLES,
   )
   /** Buffers of each rank that schedules, by its attention-DP index. */
   const leaders: Readonly<Record<string, MemorySpan>>[] = []
-  const expertBuffer = plan.expertBuffer ? lendExpertBuffer(lender, plan.expertBuffer) : null
+  const expertBuffer = plan.expertBuffer ? lendExpertBuffer(host, plan.expertBuffer) : null
   let kvBytes = 0
   const launches = topology.ranks.map((coordinates): RankLaunch => {
     const { rank, attnDp, ep } = coordinates
     const programs = plan.programs[rank]!.map(p => p.program)
-    const memory = lendRankMemory(programs, lender, leaders[attnDp] ?? null)
+    const placed = device.forRank(programs[0]!, { lender, host }, plan)
+    const memory = lendRankMemory(programs, lender, placed.inputs ?? leaders[attnDp] ?? null, plan.activation)
     leaders[attnDp] ??= memory.buffers[0]!
     kvBytes += memory.kvBytes
     return {
@@ -73,16 +75,17 @@ export function launchesOf(
         conservativeness: flags.scheduleConservativeness,
         prefillDecodeInterval: flags.prefillDecodeInterval,
       },
-      device: { kind: 'cpu', kernels: device.kernels.kind, wasmNode: device.wasmNode },
+      device: placed.device,
       overlap: plan.overlap,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
       expertBuffer,
       dispatchRule: dispatchRule(plan, flags),
-      trace: traceRecords > 0 ? lendTraceRing(lender, traceRecords) : null,
+      trace: traceRecords > 0 ? lendTraceRing(host, traceRecords) : null,
       drill,
       cores,
     }
   })
+  device.loaded()
   return { launches, kvBytes }
 }

@@ -1,12 +1,11 @@
 // From flags to a loaded model: config, tokenizer, device, programs, weights. Everything a user can get wrong is
 // checked here, in the order of how cheap it is to check, before the first byte of weights is read.
-import { freemem } from 'node:os'
 import { basename, resolve } from 'node:path'
 import type { ExpertBufferConfig } from '../comm/index.js'
 import { ConfigError } from '../config/config-errors.js'
 import type { EngineFlags } from '../config/flags.js'
-import { type CpuDevice, createCpuDevice } from '../device/cpu/index.js'
 import type { MemoryLender } from '../device/memory.js'
+import type { ActivationDtype } from '../device/ops.js'
 import type { Placement } from '../eplb/index.js'
 import { type GenerationDefaults, readModelSpec } from '../formats/hf/index.js'
 import { loadDummyWeights, loadWeights, packedBytesOf } from '../formats/loader/index.js'
@@ -30,8 +29,11 @@ import {
   type Topology,
 } from '../parallel/index.js'
 import { hashWords } from '../scheduler/index.js'
+import { graphBatchesOf } from './graph-batches.js'
+import { availableMemory, machineMemory, type NodeDevice, type PlanningDevice } from './node-device.js'
+import { refuseFakeRouting, refuseOnAccelerator } from './refuse.js'
 import { resolvePlacement } from './resolve-placement.js'
-import { machineMemory, programLimits } from './sizing.js'
+import { elementBytesOf, type MemorySituation, programLimits } from './sizing.js'
 import { variantsOf } from './variants.js'
 import { uniteWeights, type WeightUnion } from './weight-union.js'
 
@@ -41,7 +43,10 @@ export interface ModelPlan {
   readonly name: string
   readonly spec: ModelSpec
   readonly generation: GenerationDefaults
+  /** Precision of the weights. */
   readonly dtype: 'f32' | 'bf16'
+  /** Precision of activations and of the KV cache. */
+  readonly activation: ActivationDtype
   readonly parallel: ResolvedParallel
   readonly topology: Topology
   /** null for models without routed experts. */
@@ -57,6 +62,10 @@ export interface ModelPlan {
   readonly weightBytes: number
   /** Steps are formed before the last one's results are known. */
   readonly overlap: boolean
+  /** Batch sizes that decode steps are captured for, ascending; none without graphs. */
+  readonly graphBatches: readonly number[]
+  /** Experts drawn evenly instead of routed (--ep-dispatch-algorithm fake). */
+  readonly fakeRouting: boolean
   /** Hash of everything ranks must agree on. */
   readonly configHash: number
 }
@@ -80,9 +89,6 @@ export interface PlanOptions {
   readonly overlap?: boolean
 }
 
-/** What planning asks a device: how weights are packed, and how much memory its kernels reach. */
-export type PlanningDevice = Pick<CpuDevice, 'packer' | 'memoryLimit' | 'requireMemory'>
-
 /** Reads the config and builds the programs. Used by the engine and by `explain`. */
 export function planModel(flags: EngineFlags, device: PlanningDevice, options: PlanOptions = {}): ModelPlan {
   if (flags.modelPath === null) throw new ConfigError('SY_CONFIG_NO_MODEL', { example: 'switchyard serve models/demo' })
@@ -91,6 +97,9 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const dtype = flags.dtype === 'float32' || (flags.dtype === 'auto' && spec.dtype === 'float32') ? 'f32' : 'bf16'
   const facts = modelFacts(spec)
   const resolved = resolveParallel(flags, facts)
+  const { accelerator } = device
+  const activation = accelerator ? dtype : 'f32'
+  if (accelerator) refuseOnAccelerator(accelerator.kind, flags, spec, resolved.sizes)
   const parallel = { ...resolved, notes: [...resolved.notes, ...dispatchNotes(flags, facts.experts > 0)] }
   if (facts.experts > 0) checkSlots(flags, { ...flags, attnTp: parallel.sizes.attnTp })
   const topology = buildTopology(parallel.sizes)
@@ -105,20 +114,24 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const weights = uniteWeights(build(smallest).map(p => p[0]!.weights))
   const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
   device.requireMemory(weightBytes, `the weights of ${basename(directory)}`)
-  const memory = {
-    free: Math.min(availableMemory(), device.memoryLimit) - weightBytes,
-    total: Math.min(machineMemory(), device.memoryLimit),
-    weights: weightBytes,
-  }
+  const memory = memorySituation(device, weightBytes, activation)
   const limits = programLimits(flags, spec, topology.sizes, memory)
   const expertBuffer = expertBufferOf(wiring, limits)
   // A replica is chosen by the tokens up to it: they must be known.
-  const overlap = (options.overlap ?? false) && (placement?.maxReplicas ?? 1) === 1
+  const wanted = options.overlap ?? (accelerator !== undefined && !flags.disableOverlapSchedule)
+  const overlap = wanted && (placement?.maxReplicas ?? 1) === 1
+  const fakeRouting = flags.epDispatchAlgorithm === 'fake'
+  if (fakeRouting && topology.sizes.ep > 1) refuseFakeRouting()
+  const graphBatches = accelerator ? graphBatchesOf(flags) : []
   const agreed = JSON.stringify({
     spec,
     variants,
     expertBuffer,
     dtype,
+    activation,
+    overlap,
+    graphBatches,
+    fakeRouting,
     limits,
     gather: flags.dpGather,
     options,
@@ -132,6 +145,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     spec,
     generation,
     dtype,
+    activation,
     parallel,
     topology,
     placement,
@@ -142,6 +156,8 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     weights,
     weightBytes,
     overlap,
+    graphBatches,
+    fakeRouting,
     configHash: hashWords(Buffer.from(agreed)),
   }
 }
@@ -222,18 +238,25 @@ function expertBufferOf(
   })
 }
 
-/** Memory this process can still take: the machine's, or its container's. */
-function availableMemory(): number {
-  const limit = process.constrainedMemory?.() ?? 0
-  const free = freemem()
-  return limit > 0 && limit < 2 ** 50 ? Math.min(free, Math.max(0, limit - process.memoryUsage.rss())) : free
+function memorySituation(device: PlanningDevice, weights: number, activation: ActivationDtype): MemorySituation {
+  const common = { weights, elementBytes: elementBytesOf(activation) }
+  if (device.accelerator) {
+    const { fractionStatic } = device.accelerator
+    const { free, total } = device.accelerator.memory()
+    return { ...common, free: free - weights, total, fractionStatic }
+  }
+  return {
+    ...common,
+    free: Math.min(availableMemory(), device.memoryLimit) - weights,
+    total: Math.min(machineMemory(), device.memoryLimit),
+  }
 }
 
 /** Packs the weights of all ranks into lent memory, once. */
 export async function loadModelWeights(
   plan: ModelPlan,
   flags: EngineFlags,
-  device: CpuDevice,
+  device: NodeDevice,
   lender: MemoryLender,
   hooks: EngineHooks,
 ): Promise<LoadedWeights> {
@@ -243,7 +266,5 @@ export async function loadModelWeights(
   const checkpoint = openCheckpoint(plan.directory, { mapRange: device.mapFileRange })
   return loadWeights({ ...common, checkpoint, fp8Block: plan.spec.fp8Block })
 }
-
-export const openDevice = (flags: EngineFlags): CpuDevice => createCpuDevice({ kernels: flags.kernels })
 
 export const openTokenizer = (plan: ModelPlan): Tokenizer | null => loadTokenizer(plan.directory)

@@ -1,7 +1,6 @@
 // All ranks of an engine in one thread, in a seeded order: the same launches, ranks and collectives as with worker
 // threads, without the threads. For tests that look for mistakes of ordering, and for debugging a step.
 import type { EngineFlags } from '../config/flags.js'
-import type { CpuDevice } from '../device/cpu/index.js'
 import type { Clock } from '../runtime/clock.js'
 import { ControlBlock } from '../runtime/control.js'
 import { interleave } from '../runtime/interleave.js'
@@ -9,7 +8,9 @@ import type { RankRequest } from '../scheduler/index.js'
 import type { Trace } from '../trace/index.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
-import { loadModelWeights, type ModelPlan, openDevice, type PlanOptions, planModel } from './load-model.js'
+import { loadModelWeights, type ModelPlan, type PlanOptions, planModel } from './load-model.js'
+import type { NodeDevice } from './node-device.js'
+import { openDevice } from './open-device.js'
 import { Rank } from './rank.js'
 import type { DpRankState } from './request.js'
 import { EngineTrace } from './trace.js'
@@ -28,14 +29,14 @@ export class OneThreadEngine {
   readonly plan: ModelPlan
   readonly #flags: EngineFlags
   readonly #states = new Map<number, DpRankState>()
-  readonly #device: CpuDevice
+  readonly #device: NodeDevice
   readonly #weights: Awaited<ReturnType<typeof loadModelWeights>>
   #trace: Trace | null = null
 
   private constructor(
     plan: ModelPlan,
     flags: EngineFlags,
-    device: CpuDevice,
+    device: NodeDevice,
     weights: Awaited<ReturnType<typeof loadModelWeights>>,
   ) {
     this.plan = plan

@@ -1,43 +1,47 @@
 // The placement as the i32 tables that programs read: which replicas a logical expert has, and which physical experts a
 // rank holds. A rank's experts are rows of one stack that holds every logical expert of the layer once, shared by all
 // ranks of the node, so a replica costs no memory and moving one is a new table.
-import { i32View, type MemoryLender } from '../device/memory.js'
+import type { MemoryLender, MemorySpan } from '../device/memory.js'
 import type { Placement } from '../eplb/index.js'
 import type { IdTables } from '../program/index.js'
 
 /**
  * Tables of one expert-parallel rank: `held.L` [physical] and `local.L` [own slots] give rows of the stack, -1 = not here;
  * `replicas.L` [logical, 1 + most replicas] gives a count and physical experts.
+ * @param write puts bytes into lent memory
  */
-export function placementTables(placement: Placement, epRank: number, lender: MemoryLender): IdTables {
+export function placementTables(
+  placement: Placement,
+  epRank: number,
+  lender: MemoryLender,
+  write: (span: MemorySpan, bytes: Uint8Array) => void,
+): IdTables {
   const { layers, logical, physical, cluster, maxReplicas } = placement
   const before = cluster.slotsPerGpu.slice(0, epRank).reduce((a, b) => a + b, 0)
   const slots = cluster.slotsPerGpu[epRank]!
-  const spans: Record<string, ReturnType<MemoryLender['lend']>> = {}
+  const spans: Record<string, MemorySpan> = {}
   const columns: Record<string, number> = {}
+  const put = (name: string, values: Int32Array, width: number, purpose: string): void => {
+    const span = lender.lend(Math.max(1, values.length) * 4, purpose)
+    write(span, new Uint8Array(values.buffer, values.byteOffset, values.byteLength))
+    spans[name] = span
+    columns[name] = width
+  }
   for (let layer = 0; layer < layers; layer++) {
-    const held = lender.lend(physical * 4, `held experts of layer ${layer}`)
-    const heldIds = i32View(held).fill(-1)
-    for (let p = before; p < before + slots; p++) heldIds[p] = placement.physicalToLogical[layer * physical + p]!
-    spans[`held.${layer}`] = held
-    columns[`held.${layer}`] = 1
-
-    const local = lender.lend(Math.max(1, slots) * 4, `own experts of layer ${layer}`)
-    i32View(local).set(heldIds.subarray(before, before + slots))
-    spans[`local.${layer}`] = local
-    columns[`local.${layer}`] = 1
+    const held = new Int32Array(physical).fill(-1)
+    for (let p = before; p < before + slots; p++) held[p] = placement.physicalToLogical[layer * physical + p]!
+    put(`held.${layer}`, held, 1, `held experts of layer ${layer}`)
+    put(`local.${layer}`, held.slice(before, before + slots), 1, `own experts of layer ${layer}`)
 
     const width = 1 + maxReplicas
-    const replicas = lender.lend(logical * width * 4, `replicas of layer ${layer}`)
-    const rows = i32View(replicas)
+    const rows = new Int32Array(logical * width)
     for (let e = 0; e < logical; e++) {
       rows[e * width] = placement.replicaCounts[layer * logical + e]!
       for (let r = 0; r < maxReplicas; r++) {
         rows[e * width + 1 + r] = placement.logicalToPhysical[(layer * logical + e) * maxReplicas + r]!
       }
     }
-    spans[`replicas.${layer}`] = replicas
-    columns[`replicas.${layer}`] = width
+    put(`replicas.${layer}`, rows, width, `replicas of layer ${layer}`)
   }
   return { spans, columns }
 }

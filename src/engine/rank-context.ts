@@ -12,8 +12,9 @@ import { ControlBlock, type StatusWriter } from '../runtime/control.js'
 import { Scheduler } from '../scheduler/index.js'
 import { TraceRecorder } from '../trace/index.js'
 import { BatchWriter } from './batch-writer.js'
+import { createCudaRunner } from './cuda/rank-device.js'
 import { DrillMaster } from './drill.js'
-import type { RankLaunch } from './launch.js'
+import type { CpuRankDevice, RankLaunch } from './launch.js'
 import { HostRunner, type StepRunner } from './step-runner.js'
 
 export interface RankContext {
@@ -36,9 +37,7 @@ export interface RankContext {
 }
 
 export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankContext {
-  const { limits, coordinates, programs } = launch
-  const { kernels, wasmNode } = launch.device
-  const device = createCpuDevice({ kernels, ...(wasmNode ? { wasmNode } : {}) })
+  const { limits, coordinates } = launch
   const control = ControlBlock.attach(launch.control)
   const { rank } = coordinates
   const groups = {
@@ -54,11 +53,49 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
   const pool = new PagePool(Math.floor(limits.kvSlots / limits.pageSize), limits.pageSize)
   const drill = new DrillMaster(launch.drill, rank)
   drill.starting()
+  const status = control.statusWriter(rank, trace)
+  const leads = coordinates.attnTp === 0 && coordinates.attnCp === 0
+  const { device } = launch
+  const { name, runner } =
+    device.kind === 'cuda'
+      ? createCudaRunner(device, { launch, status, trace, rig: operations => drill.rig(operations) })
+      : createHostRunner({ launch, device, groups, status, trace, leads, drill, dispatchers })
+  return {
+    launch,
+    control,
+    status,
+    kernels: name,
+    groups,
+    expertBuffer,
+    pool,
+    scheduler: new Scheduler(pool, {
+      chunkedPrefillSize: launch.chunkedPrefillSize,
+      maxRunningRequests: limits.sequences,
+      logitRows: limits.sequences,
+      ...launch.scheduling,
+    }),
+    leads,
+    drill,
+    trace,
+    runner,
+  }
+}
+
+type HostParts = Pick<RankContext, 'groups' | 'status' | 'trace' | 'leads' | 'drill'> & {
+  readonly launch: RankLaunch
+  readonly device: CpuRankDevice
+  readonly dispatchers: Parameters<typeof bindProgram>[0]['dispatchers']
+}
+
+function createHostRunner(parts: HostParts): { name: string; runner: StepRunner } {
+  const { launch, groups, status, trace, leads, drill, dispatchers } = parts
+  const { kernels, wasmNode } = parts.device
+  const device = createCpuDevice({ kernels, ...(wasmNode ? { wasmNode } : {}) })
   const bind = (index: number) =>
     drill.rig(
       bindProgram({
         ops: device.ops,
-        program: programs[index]!,
+        program: launch.programs[index]!,
         weights: launch.weights,
         buffers: launch.buffers[index]!,
         ropeTables: launch.ropeTables,
@@ -72,39 +109,20 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
     return { forward: operations.slice(0, -1), draw: operations.slice(-1) }
   }
   const buffers = launch.buffers[0]!
-  const status = control.statusWriter(rank, trace)
-  const leads = coordinates.attnTp === 0 && coordinates.attnCp === 0
-  return {
-    launch,
-    control,
-    status,
-    kernels: device.name,
+  const runner = new HostRunner({
     groups,
-    expertBuffer,
-    pool,
-    scheduler: new Scheduler(pool, {
-      chunkedPrefillSize: launch.chunkedPrefillSize,
-      maxRunningRequests: limits.sequences,
-      logitRows: limits.sequences,
-      ...launch.scheduling,
-    }),
-    leads,
-    drill,
+    status,
     trace,
-    runner: new HostRunner({
-      groups,
-      status,
-      trace,
-      leads,
-      operations: launch.variants.map(split),
-      inputs: new BatchWriter(buffers, limits),
-      outputs: {
-        logits: f32View(buffers['logits']!),
-        sampled: i32View(buffers['sampled']!),
-        logprobs: f32View(buffers['logprob']!),
-        vocab: programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
-      },
-      overlap: launch.overlap,
-    }),
-  }
+    leads,
+    operations: launch.variants.map(split),
+    inputs: new BatchWriter(buffers, launch.limits),
+    outputs: {
+      logits: f32View(buffers['logits']!),
+      sampled: i32View(buffers['sampled']!),
+      logprobs: f32View(buffers['logprob']!),
+      vocab: launch.programs[0]!.buffers.find(b => b.name === 'logits')!.columns,
+    },
+    overlap: launch.overlap,
+  })
+  return { name: device.name, runner }
 }

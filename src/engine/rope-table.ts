@@ -1,12 +1,9 @@
 // Tables of cosines and sines. Angles are rounded to f32 like the reference implementations', whose frequencies and
 // products are f32: at position 100,000 the difference would be visible otherwise.
-import { f32View, type MemoryLender, type MemorySpan } from '../device/memory.js'
 import type { RopeTableSpec } from '../program/index.js'
 
 /** f32 [positions, width]: cosines of the width/2 pairs, then their sines, times the attention factor. */
-export function fillRopeTable(spec: RopeTableSpec, lender: MemoryLender): MemorySpan {
-  const span = lender.lend(spec.positions * spec.width * 4, `rope table ${spec.name}`)
-  const table = f32View(span)
+export function fillRopeTable(spec: RopeTableSpec, table: Float32Array): void {
   const half = spec.width / 2
   const frequencies = Float32Array.from(spec.inverseFrequencies)
   for (let position = 0; position < spec.positions; position++) {
@@ -17,5 +14,4 @@ export function fillRopeTable(spec: RopeTableSpec, lender: MemoryLender): Memory
       table[row + half + i] = Math.fround(Math.sin(angle)) * spec.attentionFactor
     }
   }
-  return span
 }

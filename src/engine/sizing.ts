@@ -1,7 +1,7 @@
 // How much memory a rank's program takes and how many tokens its KV pool gets. Pure arithmetic over flags and sizes, so
 // that `explain` can answer before anything is allocated.
-import { totalmem } from 'node:os'
 import type { EngineFlags } from '../config/flags.js'
+import type { ActivationDtype } from '../device/ops.js'
 import type { ModelSpec } from '../formats/model-spec.js'
 import { gqaKvColumns, mlaKvColumns } from '../layers/index.js'
 import type { ProgramLimits } from '../models/index.js'
@@ -13,17 +13,20 @@ const GIB = 1073741824
 export const showBytes = (bytes: number): string =>
   bytes >= GIB ? `${(bytes / GIB).toFixed(1)} GiB` : `${(bytes / 1048576).toFixed(1)} MiB`
 
-/** Bytes one token takes in the caches of all layers of one rank (f32). */
-export function kvBytesPerToken(spec: ModelSpec, attnTp: number): number {
+/** Bytes of an activation, and of an element of the KV cache. */
+export const elementBytesOf = (activation: ActivationDtype): number => (activation === 'bf16' ? 2 : 4)
+
+/** Bytes one token takes in the caches of all layers of one rank. @param elementBytes 4, or 2 where activations are bf16 */
+export function kvBytesPerToken(spec: ModelSpec, attnTp: number, elementBytes: number): number {
   const columns = spec.layers.map(({ attention }) =>
     attention.kind === 'mla' ? mlaKvColumns(attention) : gqaKvColumns(attention, attnTp),
   )
-  return 4 * columns.reduce((a, b) => a + b, 0)
+  return elementBytes * columns.reduce((a, b) => a + b, 0)
 }
 
-/** The same in the pools of all ranks, which all live in this machine's memory. */
-const poolBytesPerToken = (spec: ModelSpec, sizes: ParallelSizes): number =>
-  kvBytesPerToken(spec, sizes.attnTp) * sizes.tp
+/** The same in the pools of all ranks, which all live in one memory. */
+const poolBytesPerToken = (spec: ModelSpec, sizes: ParallelSizes, elementBytes: number): number =>
+  kvBytesPerToken(spec, sizes.attnTp, elementBytes) * sizes.tp
 
 export interface MemorySituation {
   /** Bytes free for the KV pool and everything after it. */
@@ -31,6 +34,20 @@ export interface MemorySituation {
   readonly total: number
   /** Bytes the weights take. */
   readonly weights: number
+  /** Bytes of an element of the KV cache. */
+  readonly elementBytes: number
+  /** Memory of a device of its own: then weights and KV cache take this share of it by default, and others' use counts. */
+  readonly fractionStatic?: number
+}
+
+/** Bytes that the KV cache may take. */
+function kvAllowance({ memFractionStatic }: EngineFlags, memory: MemorySituation): number {
+  const { free, total, weights, fractionStatic } = memory
+  if (fractionStatic !== undefined) {
+    const taken = total - free
+    return total * (memFractionStatic ?? fractionStatic) - taken
+  }
+  return memFractionStatic === null ? free / 4 : total * memFractionStatic - weights
 }
 
 /** Tokens of one rank's KV pool: what was asked for, else what the running requests can need within the memory's limit. */
@@ -41,9 +58,8 @@ export function kvPoolTokens(
   contextLength: number,
   memory: MemorySituation,
 ): number {
-  const bytesPerToken = poolBytesPerToken(spec, sizes)
-  const allowed =
-    flags.memFractionStatic === null ? memory.free / 4 : memory.total * flags.memFractionStatic - memory.weights
+  const bytesPerToken = poolBytesPerToken(spec, sizes, memory.elementBytes)
+  const allowed = kvAllowance(flags, memory)
   const pages = (tokens: number) => Math.ceil(tokens / flags.pageSize) * flags.pageSize
   const affordable = Math.floor(allowed / bytesPerToken / flags.pageSize) * flags.pageSize
   if (flags.maxTotalTokens !== null) {
@@ -113,5 +129,3 @@ function requireContextTables(
     remedy: `Use --context-length ${Math.max(1, Math.floor(limit / bytesPerPosition))} or less.`,
   })
 }
-
-export const machineMemory = (): number => totalmem()

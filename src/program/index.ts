@@ -13,6 +13,7 @@ export type {
   Ref,
   RowSymbol,
 } from './operation.js'
+export { readsOf } from './operation.js'
 export { collectivePayloads } from './payloads.js'
 export { describeOperations, type PrintedOperation, printProgram } from './print.js'
 export { type BufferSpec, boundedRows, type Program, type RopeTableSpec, type RowValues } from './program.js'

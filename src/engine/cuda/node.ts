@@ -1,0 +1,75 @@
+// A GPU as the device of a node: packs weights into its memory, lends that memory, and tells ranks where to find it.
+import { createCpuDevice } from '../../device/cpu/index.js'
+import type { CudaContext } from '../../device/cuda/context.js'
+import { createCudaDevice } from '../../device/cuda/device.js'
+import { HostMemoryLender, type MemorySpan } from '../../device/memory.js'
+import type { Program } from '../../program/index.js'
+import { EngineError } from '../errors.js'
+import type { NodeDevice, PlacedRank, PlannedSteps, RankLenders } from '../node-device.js'
+import { showBytes } from '../sizing.js'
+import { lendDeviceInputs, lendStepSlot } from './staging.js'
+
+/** As SGLang: the rest is for activations, captured graphs and the libraries' own. */
+const FRACTION_STATIC = 0.85
+
+/** A step is formed while the one before runs. */
+const STEPS_ON_THEIR_WAY = 2
+
+/** @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE */
+export function openCudaNode(ordinal: number): NodeDevice {
+  const device = createCudaDevice({ ordinal })
+  const { context, kernels, packer } = device
+  const lenders: Disposable[] = []
+  const { name, sms, capability } = context.properties
+  const addressOf = (span: MemorySpan): number => kernels.addressOf(span)
+  return {
+    name: `cuda:${ordinal} (${name}, sm_${capability}, ${sms} SMs)`,
+    warning: null,
+    packer,
+    memoryLimit: Number.POSITIVE_INFINITY,
+    requireMemory: (bytes, what) => requireFree(context, bytes, what),
+    accelerator: { kind: 'cuda', memory: () => context.memory(), fractionStatic: FRACTION_STATIC },
+    // Files are mapped by the CPU's addon where there is one.
+    mapFileRange: createCpuDevice({ kernels: 'reference' }).mapFileRange,
+    createLender() {
+      const lender = device.createLender()
+      lenders.push(lender)
+      return lender
+    },
+    hostLender: () => new HostMemoryLender(),
+    write: (span, bytes) => context.upload(addressOf(span), bytes),
+    loaded: () => device.settle(),
+    forRank: (program, of, plan) => placeRank(ordinal, program, of, plan),
+    close() {
+      for (const lender of lenders.splice(0)) lender[Symbol.dispose]()
+      device[Symbol.dispose]()
+    },
+  }
+}
+
+function requireFree(context: CudaContext, bytes: number, what: string): void {
+  const { free } = context.memory()
+  if (bytes <= free) return
+  throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
+    what: `${what} on ${context.device}`,
+    needed: showBytes(bytes),
+    available: showBytes(free),
+    remedy: 'Use --dtype bfloat16, end other programs on this GPU, or compute on the CPU: --device cpu.',
+  })
+}
+
+function placeRank(ordinal: number, program: Program, { lender, host }: RankLenders, plan: PlannedSteps): PlacedRank {
+  const inputs = lendDeviceInputs(program, lender)
+  const logits = program.buffers.find(b => b.name === 'logits')!
+  const device = {
+    kind: 'cuda',
+    ordinal,
+    activation: plan.activation,
+    graphBatches: plan.graphBatches,
+    fakeRouting: plan.fakeRouting,
+    inputs,
+    slots: Array.from({ length: STEPS_ON_THEIR_WAY }, () => lendStepSlot(program, host)),
+    logits: host.lend(program.bounds.logitRows * logits.columns * 4, 'rows of logits'),
+  } as const
+  return { device, inputs: inputs.buffers }
+}
