@@ -76,6 +76,7 @@ export class CudaContext implements Disposable {
     if (result !== RESULT.success) this.driver.fail('cuMemAlloc_v2', result)
     const address = Number(out[0])
     this.driver.call('cuMemsetD8_v2', address, 0, bytes)
+    this.#finishDefaultStream()
     return address
   }
 
@@ -89,9 +90,10 @@ export class CudaContext implements Disposable {
     if (bytes.byteLength === 0) return
     this.makeCurrent()
     this.driver.call('cuMemcpyHtoD_v2', address, hostAddress(this.libraries.koffi, bytes), bytes.byteLength)
+    this.#finishDefaultStream()
   }
 
-  /** Fills a view of the host from the GPU, after what this thread's default stream has queued. */
+  /** Fills a view of the host from the GPU. Work on streams is not waited for: synchronise first. */
   download(bytes: ArrayBufferView, address: number): void {
     if (bytes.byteLength === 0) return
     this.makeCurrent()
@@ -118,6 +120,11 @@ export class CudaContext implements Disposable {
 
   [Symbol.dispose](): void {
     this.driver.call('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
+  }
+
+  /** Fills, and copies from plain memory, may return before they end, and our streams do not wait for the default stream. */
+  #finishDefaultStream(): void {
+    this.driver.call('cuStreamSynchronize', 0)
   }
 
   #outOfMemory(bytes: number, purpose: string): CudaError {

@@ -121,8 +121,8 @@ export class CudaDriver {
       this.#raw[name as DriverCall] = library.func(name, 'int', [...types]) as unknown as Raw
     this.launchRaw = library.func('cuLaunchKernelEx', 'int', [HANDLE, HANDLE, HANDLE, HANDLE])
     this.queryEventRaw = library.func('cuEventQuery', 'int', [HANDLE])
-    const name = library.func('cuGetErrorName', 'int', ['int', '_Out_ const char**'])
-    const text = library.func('cuGetErrorString', 'int', ['int', '_Out_ const char**'])
+    const name = library.func('cuGetErrorName', 'int', ['int', '_Out_ str*'])
+    const text = library.func('cuGetErrorString', 'int', ['int', '_Out_ str*'])
     const ask = (call: (number: number, out: (string | null)[]) => number, number: number): string => {
       const out: (string | null)[] = [null]
       return call(number, out) === 0 && out[0] ? out[0] : 'unknown'

@@ -5,8 +5,8 @@ import { DriverGraph } from './graph.js'
 import type { CudaEvent, CudaGraph, CudaStream } from './types.js'
 
 const NON_BLOCKING = 1
-/** CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads of the process may allocate meanwhile. */
-const CAPTURE_THREAD_LOCAL = 1
+/** CU_STREAM_CAPTURE_MODE_RELAXED: kernels that the driver loads late, and other threads' allocations, do not break a capture. */
+const CAPTURE_RELAXED = 2
 
 export class DriverStream implements CudaStream {
   readonly handle: number
@@ -55,7 +55,7 @@ export class DriverStream implements CudaStream {
 
   capture(queue: () => void): CudaGraph {
     const { driver } = this.#context
-    driver.call('cuStreamBeginCapture_v2', this.handle, CAPTURE_THREAD_LOCAL)
+    driver.call('cuStreamBeginCapture_v2', this.handle, CAPTURE_RELAXED)
     this.#capturing = true
     const out: (number | null)[] = [null]
     try {
