@@ -30,10 +30,11 @@ import {
 } from '../parallel/index.js'
 import { hashWords } from '../scheduler/index.js'
 import { graphBatchesOf } from './graph-batches.js'
-import { availableMemory, machineMemory, type NodeDevice, type PlanningDevice } from './node-device.js'
+import type { NodeDevice, PlanningDevice } from './node-device.js'
+import { memorySituation } from './plan-memory.js'
 import { refuseFakeRouting, refuseOnAccelerator } from './refuse.js'
 import { resolvePlacement } from './resolve-placement.js'
-import { elementBytesOf, type MemorySituation, programLimits } from './sizing.js'
+import { programLimits, tokensOfStep } from './sizing.js'
 import { variantsOf } from './variants.js'
 import { uniteWeights, type WeightUnion } from './weight-union.js'
 
@@ -66,6 +67,7 @@ export interface ModelPlan {
   readonly graphBatches: readonly number[]
   /** Experts drawn evenly instead of routed (--ep-dispatch-algorithm fake). */
   readonly fakeRouting: boolean
+  readonly options: PlanOptions
   /** Hash of everything ranks must agree on. */
   readonly configHash: number
 }
@@ -87,6 +89,8 @@ export interface PlanOptions {
   readonly unfused?: boolean
   /** Steps formed ahead on a device that does not run ahead: what the CPU shows about it. */
   readonly overlap?: boolean
+  /** Decode steps padded as for captured graphs, but launched kernel by kernel: the reference of the captured ones. */
+  readonly uncaptured?: boolean
 }
 
 /** Reads the config and builds the programs. Used by the engine and by `explain`. */
@@ -114,9 +118,9 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const weights = uniteWeights(build(smallest).map(p => p[0]!.weights))
   const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
   device.requireMemory(weightBytes, `the weights of ${basename(directory)}`)
-  const memory = memorySituation(device, weightBytes, activation)
+  const expertBuffer = expertBufferOf(wiring, { ...smallest, tokens: tokensOfStep(flags) })
+  const memory = memorySituation(device, { weightBytes, expertBuffer, activation })
   const limits = programLimits(flags, spec, topology.sizes, memory)
-  const expertBuffer = expertBufferOf(wiring, limits)
   // A replica is chosen by the tokens up to it: they must be known.
   const wanted = options.overlap ?? (accelerator !== undefined && !flags.disableOverlapSchedule)
   const overlap = wanted && (placement?.maxReplicas ?? 1) === 1
@@ -158,6 +162,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     overlap,
     graphBatches,
     fakeRouting,
+    options,
     configHash: hashWords(Buffer.from(agreed)),
   }
 }
@@ -236,20 +241,6 @@ function expertBufferOf(
     nodeOfRank: placement.cluster.nodeOfGpu,
     maxTokens: Math.ceil(limits.tokens / topology.sizes.attnTp),
   })
-}
-
-function memorySituation(device: PlanningDevice, weights: number, activation: ActivationDtype): MemorySituation {
-  const common = { weights, elementBytes: elementBytesOf(activation) }
-  if (device.accelerator) {
-    const { fractionStatic } = device.accelerator
-    const { free, total } = device.accelerator.memory()
-    return { ...common, free: free - weights, total, fractionStatic }
-  }
-  return {
-    ...common,
-    free: Math.min(availableMemory(), device.memoryLimit) - weights,
-    total: Math.min(machineMemory(), device.memoryLimit),
-  }
 }
 
 /** Packs the weights of all ranks into lent memory, once. */

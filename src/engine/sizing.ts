@@ -92,6 +92,10 @@ export function contextLengthOf(flags: EngineFlags, spec: ModelSpec): number {
   return asked
 }
 
+/** Tokens of a step, over all requests of a DP rank: a chunk of prompts and one of each running request. */
+export const tokensOfStep = ({ chunkedPrefillSize, maxRunningRequests }: EngineFlags): number =>
+  chunkedPrefillSize + maxRunningRequests
+
 export function programLimits(
   flags: EngineFlags,
   spec: ModelSpec,
@@ -102,7 +106,7 @@ export function programLimits(
   const kvSlots = kvPoolTokens(flags, spec, sizes, contextLength, memory)
   requireContextTables(flags, spec, sizes, contextLength, memory.free / 2)
   return {
-    tokens: flags.chunkedPrefillSize + flags.maxRunningRequests,
+    tokens: tokensOfStep(flags),
     sequences: flags.maxRunningRequests,
     contextLength,
     pageSize: flags.pageSize,

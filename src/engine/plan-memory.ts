@@ -1,0 +1,45 @@
+// What is left of a device's memory for KV caches once weights and the ranks' expert buffers have their places.
+import { type ExpertBufferConfig, expertBufferBytes } from '../comm/index.js'
+import type { ActivationDtype } from '../device/ops.js'
+import { EngineError } from './errors.js'
+import { availableMemory, machineMemory, type PlanningDevice } from './node-device.js'
+import { elementBytesOf, type MemorySituation, showBytes } from './sizing.js'
+
+/** What a plan takes before its KV caches. */
+export interface PlannedMemory {
+  readonly weightBytes: number
+  readonly expertBuffer: ExpertBufferConfig | null
+  readonly activation: ActivationDtype
+}
+
+/** What the node lends to the expert buffers of all ranks. */
+export const bytesOfExpertBuffers = (config: ExpertBufferConfig): number =>
+  config.expertsOfMember
+    .flatMap((_, member) => expertBufferBytes(config, member))
+    .reduce((n, part) => n + part.bytes, 0)
+
+/**
+ * Expert buffers lie in the machine's memory, which is the device's own only on `cpu`.
+ * @throws EngineError SY_ENGINE_NOT_ENOUGH_MEMORY when expert buffers leave nothing
+ */
+export function memorySituation(
+  device: PlanningDevice,
+  { weightBytes, expertBuffer, activation }: PlannedMemory,
+): MemorySituation {
+  const common = { weights: weightBytes, elementBytes: elementBytesOf(activation) }
+  if (device.accelerator) {
+    const { fractionStatic } = device.accelerator
+    const { free, total } = device.accelerator.memory()
+    return { ...common, free: free - weightBytes, total, fractionStatic }
+  }
+  const left = Math.min(availableMemory(), device.memoryLimit) - weightBytes
+  const expertBuffers = expertBuffer ? bytesOfExpertBuffers(expertBuffer) : 0
+  if (expertBuffers > 0 && expertBuffers >= left)
+    throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
+      what: 'dispatch between ranks (--moe-a2a-backend deepep)',
+      needed: showBytes(expertBuffers),
+      available: showBytes(Math.max(0, left)),
+      remedy: 'Use a smaller --chunked-prefill-size or --max-running-requests.',
+    })
+  return { ...common, free: left - expertBuffers, total: Math.min(machineMemory(), device.memoryLimit) }
+}
