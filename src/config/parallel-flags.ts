@@ -162,8 +162,8 @@ export const PARALLEL_FLAGS = {
     type: 'choice',
     choices: ['auto', 'dynamic', 'fake'],
     refused: {
-      static: 'it needs an all-to-all backend: without one every rank must pick the same replica; use dynamic',
-      lp: 'it needs an all-to-all backend: without one every rank must pick the same replica; use dynamic',
+      static: 'replicas are chosen by a hash, with an all-to-all backend and without one; use dynamic',
+      lp: 'replicas are chosen by a hash, with an all-to-all backend and without one; use dynamic',
     },
     default: 'auto',
     group: 'Experts',
