@@ -5,12 +5,8 @@
 #include "attention_batch.cuh"
 #include "attention_decode.cu"
 #include "attention_plan.cu"
-#ifdef WITH_PREFILL
 #include "attention_prefill.cu"
-#endif
-#ifdef WITH_LATENT
 #include "attention_latent.cu"
-#endif
 
 using att::bf16_bits;
 
@@ -157,15 +153,12 @@ bool run(const Case &c, const machine::Choices &choices) {
     const dim3 grid{(unsigned)items, (unsigned)c.kvHeads * headTiles, (unsigned)c.splits};
     if (c.width == 128) machine::launch(grid, 128, Layout<128>::RING_BYTES * WARPS, arguments(attention_decode_128, planned));
     else machine::launch(grid, 128, Layout<64>::RING_BYTES * WARPS, arguments(attention_decode_64, planned));
-#ifdef WITH_PREFILL
     if (c.planned) {
       const dim3 tiles{(unsigned)max(1, items / 4) * c.kvHeads, 1, 1};
       if (c.width == 128) machine::launch(tiles, 128, prefill::Layout<128>::BYTES, arguments(attention_prefill_128, planned));
       else machine::launch(tiles, 128, prefill::Layout<64>::BYTES, arguments(attention_prefill_64, planned));
     }
-#endif
   }
-#ifdef WITH_LATENT
   else {
     const bool few = c.heads <= 16;
     const dim3 grid{(unsigned)items, few ? 1u : (c.heads + 63) / 64u, (unsigned)c.splits};
@@ -173,7 +166,6 @@ bool run(const Case &c, const machine::Choices &choices) {
     else if (c.minTiles == 1) machine::launch(grid, 256, latent::Layout<64, 32>::BYTES, arguments(attention_latent_64x32, planned));
     else machine::launch(grid, 256, latent::Layout<64, 64>::BYTES, arguments(attention_latent_64x64, planned));
   }
-#endif
   if (faults[0] != 0) return std::printf("FAIL %s: a fault of kind %d at %d\n", c.name.c_str(), faults[0], faults[1]), false;
   for (int count : counters)
     if (count != 0) return std::printf("FAIL %s: a counter was left at %d\n", c.name.c_str(), count), false;
@@ -207,19 +199,15 @@ int main(int count, char **words) {
       {"decode of 128, 20 heads a group", 20, 1, 128, 128, 64, {{0, 140}}, 2},
       {"decode of 64, padding", 6, 2, 64, 64, 16, {{0, 150}, {-1, 3}, {0, -1}, {1, 9}}, 2},
       {"decode of 64, fewer blocks than rows", 4, 1, 64, 64, 8, {{0, 150}, {1, 80}, {2, 70}, {3, 64}, {4, 200}}, 2, 1, 0, false, false, 2},
-#ifdef WITH_PREFILL
       {"prefill of 128, a prompt", 8, 1, 128, 128, 16, runOf(0, 0, 70), 1, 1, 0, false, true},
       {"prefill of 128, chunks and single rows", 8, 2, 128, 128, 16,
        joined({runOf(0, 90, 37), {{1, 70}}, runOf(2, 0, 33), {{3, 5}, {-1, 0}, {-1, 1}}, runOf(4, 60, 9)}), 2, 1, 0, false, true},
       {"prefill of 128, window and sinks, 7 heads a group", 7, 1, 128, 128, 8, joined({runOf(0, 0, 90), runOf(1, 100, 40)}), 1, 1, 50, true, true},
       {"prefill of 64, one head a group", 2, 2, 64, 64, 32, joined({runOf(0, 3, 200), {{1, 7}}}), 1, 1, 0, false, true},
-#endif
-#ifdef WITH_LATENT
       {"latent, 16 heads", 16, 1, 576, 512, 16, {{0, 100}, {1, 3}, {-1, 0}}, 2},
       {"latent, 6 heads, sinks and window", 6, 1, 576, 512, 16, {{0, 100}}, 3, 1, 70, true},
       {"latent, 70 heads, tiles of 32 keys", 70, 1, 576, 512, 16, {{0, 100}}, 2},
       {"latent, 64 heads, tiles of 64 keys", 64, 1, 576, 512, 16, {{0, 260}, {1, 70}}, 2, 2},
-#endif
   };
   bool good = true;
   for (const Case &c : cases) {

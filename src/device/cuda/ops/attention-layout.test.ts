@@ -6,6 +6,7 @@ import { ATTENTION_PARAMETERS } from './attention.js'
 import {
   attentionFamily,
   decodeCut,
+  latentSharedBytes,
   PARTIAL_BYTES,
   partBytes,
   prefillBlocks,
@@ -84,6 +85,12 @@ describe('cuts of decode', () => {
 it('tiles of prompts fill the M side', () => {
   expect([1, 7, 8, 100, 128].map(prefillTileRows)).toEqual([128, 18, 16, 1, 1])
   expect(prefillBlocks(4096, 16, 4)).toBe((256 + 16) * 4)
+})
+
+it('blocks of latents fit: two of 16 heads and one of 64 an SM of Hopper, one of 64 an SM of an A100', () => {
+  expect(2 * (latentSharedBytes(16, 32) + 2048)).toBeLessThanOrEqual(228 << 10)
+  expect(latentSharedBytes(64, 64) + 1024).toBeLessThanOrEqual(227 << 10)
+  expect(latentSharedBytes(64, 32) + 1024).toBeLessThanOrEqual(163 << 10)
 })
 
 it('powers of two are told from other page sizes', () => {

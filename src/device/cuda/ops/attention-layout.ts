@@ -81,3 +81,10 @@ export const prefillBlocks = (rows: number, tileRows: number, kvHeads: number): 
 
 /** log2 of a power of two, else -1. */
 export const shiftOf = (n: number): number => ((n & (n - 1)) === 0 ? 31 - Math.clz32(n) : -1)
+
+/**
+ * Shared memory of attention_latent_{m}x{keys} (Layout::BYTES): queries, two stages of keys, probabilities, and for each head
+ * maxima and totals of the 128 / m warps that share it, a factor and a maximum.
+ */
+export const latentSharedBytes = (m: number, keys: number): number =>
+  (m + 2 * keys) * 576 * 2 + m * keys * 2 + (2 * (128 / m) + 2) * m * 4

@@ -8,6 +8,7 @@ import {
   type DecodeCut,
   decodeCut,
   decodePieces,
+  latentSharedBytes,
   PARTIAL_BYTES,
   partBytes,
   prefillBlocks,
@@ -170,8 +171,7 @@ function latentAttention(
     { m: 64, keys: 64, most: Number.POSITIVE_INFINITY },
     { m: 64, keys: 32, most: Number.POSITIVE_INFINITY },
   ]
-  const bytesOf = (v: { m: number; keys: number }): number =>
-    (v.m + 2 * v.keys) * 1152 + v.m * v.keys * 2 + v.m * 4 * 20
+  const bytesOf = (v: { m: number; keys: number }): number => latentSharedBytes(v.m, v.keys)
   const chosen = variants.find(v => a.heads <= v.most && bytesOf(v) <= d.properties.sharedBytesPerBlock)
   if (chosen === undefined) return undefined
   const { m, keys } = chosen
