@@ -33,6 +33,8 @@ export interface CudaRankDevice {
   readonly activation: ActivationDtype
   /** Batch sizes of captured decode steps, ascending. */
   readonly graphBatches: readonly number[]
+  /** false: such steps are padded and launched kernel by kernel, the reference of the captured ones. */
+  readonly capture: boolean
   /** Inputs of a step in the GPU's memory. */
   readonly inputs: InputBlock
   /** Pinned memory of the steps that may be on their way at once. */

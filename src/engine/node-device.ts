@@ -33,6 +33,8 @@ export interface NodeDevice extends PlanningDevice {
   readonly mapFileRange: MapFileRange
   /** Memory that ranks compute in. */
   createLender(): MemoryLender
+  /** Takes back all that a lender has lent, where a device gives memory back at all. Nobody may use it any more. */
+  reclaim(lender: MemoryLender): void
   /** Memory that main thread and ranks both read and write; `computing` serves where that is the same. */
   hostLender(computing: MemoryLender): MemoryLender
   /** Puts bytes at the beginning of a lent span. */
@@ -56,6 +58,7 @@ export interface RankLenders {
 export interface PlannedSteps {
   readonly activation: ActivationDtype
   readonly graphBatches: readonly number[]
+  readonly options: { readonly uncaptured?: boolean }
   /** Experts drawn evenly instead of routed. */
   readonly fakeRouting: boolean
 }

@@ -68,9 +68,19 @@ export class OneThreadEngine {
     }
   }
 
+  /** Steps of the last run that had tokens, of the rank with most. */
+  get lastSteps(): number {
+    return Math.max(0, ...[...this.#states.values()].map(s => s.steps))
+  }
+
   /** Steps of the last run in each dispatch mode; the same on all ranks. */
   get lastDispatchSteps(): DpRankState['dispatchSteps'] {
     return [...this.#states.values()][0]?.dispatchSteps ?? { none: 0, normal: 0, low_latency: 0 }
+  }
+
+  /** Lets go of the device. */
+  close(): void {
+    this.#device.close()
   }
 
   /**
@@ -86,18 +96,10 @@ export class OneThreadEngine {
   ): Map<string, OneThreadResult> {
     const plan = this.plan
     const device = this.#device
+    const lender = device.createLender()
     const { sizes, ranks } = plan.topology
     const control = ControlBlock.create(ranks.length)
-    const { launches } = launchesOf(
-      plan,
-      this.#flags,
-      this.#weights,
-      control,
-      device,
-      device.createLender(),
-      1,
-      tracing?.records,
-    )
+    const { launches } = launchesOf(plan, this.#flags, this.#weights, control, device, lender, 1, tracing?.records)
     const trace = EngineTrace.of(plan, launches)
     trace?.start()
     const vocab = this.plan.spec.vocabSize
@@ -121,17 +123,22 @@ export class OneThreadEngine {
     }
     let now = 0
     const clock = { now: () => now++ }
-    const steps = launches.map(launch => {
+    const bound = launches.map(launch => {
       const { attnDp, attnTp } = launch.coordinates
       const mine = attnTp === 0 ? requests.filter((_, i) => routes[i] === attnDp) : []
       const commands: RankCommand[] = [
         ...mine.map(request => ({ kind: 'request' as const, request })),
         { kind: 'stop' },
       ]
-      return new Rank(launch, { receive: () => commands.shift(), send: collect }, clock, tracing?.clock ?? clock).run()
+      return new Rank(launch, { receive: () => commands.shift(), send: collect }, clock, tracing?.clock ?? clock)
     })
-    if (steps.length !== sizes.tp) throw new RangeError('one launch a rank')
-    interleave(steps, seed)
+    if (bound.length !== sizes.tp) throw new RangeError('one launch a rank')
+    interleave(
+      bound.map(rank => rank.run()),
+      seed,
+    )
+    for (const rank of bound) rank.context.runner.close()
+    device.reclaim(lender)
     this.#trace = trace?.read() ?? null
     return new Map([...results].map(([id, r]) => [id, { ...r, logits: Float32Array.from(r.logits) }]))
   }

@@ -33,6 +33,7 @@ function cpuNode(device: CpuDevice): NodeDevice {
     requireMemory: device.requireMemory,
     mapFileRange: device.mapFileRange,
     createLender: () => device.createLender(),
+    reclaim: () => {},
     hostLender: computing => computing,
     write: (span, bytes) => u8View(span).set(bytes),
     loaded: () => {},

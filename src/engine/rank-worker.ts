@@ -66,6 +66,7 @@ try {
     () => rank.context.control.throwIfAborted(id),
     wait => rank.context.status.waitingFor(wait?.peer ?? -1),
   )
+  rank.context.runner.close()
   rank.context.status.phase('stopped')
   port.send({ kind: 'stopped' })
 } catch (error) {

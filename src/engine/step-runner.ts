@@ -42,6 +42,8 @@ export interface StepRunner {
   canReplay(batch: LocalBatch): boolean
   /** Returns when the next step may be queued. At most two steps are on their way at a time. */
   run(work: StepWork): Step<StepFlight>
+  /** Lets go of the device. Nothing may be on its way. */
+  close(): void
 }
 
 /** The host itself must see this batch's results before the next step is formed: rows of logits, or tokens that edits count. */
@@ -80,6 +82,8 @@ export class HostRunner implements StepRunner {
   canReplay(): boolean {
     return false
   }
+
+  close(): void {}
 
   *run({ batch, variant, values }: StepWork): Step<StepFlight> {
     const { groups, status, trace, leads, operations, inputs, outputs, overlap } = this.#parts

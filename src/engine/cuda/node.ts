@@ -2,7 +2,9 @@
 import { createCpuDevice } from '../../device/cpu/index.js'
 import type { CudaContext } from '../../device/cuda/context.js'
 import { createCudaDevice } from '../../device/cuda/device.js'
-import { HostMemoryLender, type MemorySpan } from '../../device/memory.js'
+import { PinnedLender } from '../../device/cuda/host-memory.js'
+import type { CudaMemoryLender } from '../../device/cuda/types.js'
+import type { MemorySpan } from '../../device/memory.js'
 import type { Program } from '../../program/index.js'
 import { EngineError } from '../errors.js'
 import type { NodeDevice, PlacedRank, PlannedSteps, RankLenders } from '../node-device.js'
@@ -19,7 +21,7 @@ const STEPS_ON_THEIR_WAY = 2
 export function openCudaNode(ordinal: number): NodeDevice {
   const device = createCudaDevice({ ordinal })
   const { context, kernels, packer } = device
-  const lenders: Disposable[] = []
+  const lenders = new Set<CudaMemoryLender>()
   const { name, sms, capability } = context.properties
   const addressOf = (span: MemorySpan): number => kernels.addressOf(span)
   return {
@@ -33,15 +35,20 @@ export function openCudaNode(ordinal: number): NodeDevice {
     mapFileRange: createCpuDevice({ kernels: 'reference' }).mapFileRange,
     createLender() {
       const lender = device.createLender()
-      lenders.push(lender)
+      lenders.add(lender)
       return lender
     },
-    hostLender: () => new HostMemoryLender(),
+    reclaim(lender) {
+      for (const mine of lenders) if (mine === lender) mine[Symbol.dispose]()
+    },
+    // Few large blocks, so that pinning one never meets the pages of another.
+    hostLender: () => new PinnedLender(),
     write: (span, bytes) => context.upload(addressOf(span), bytes),
     loaded: () => device.settle(),
     forRank: (program, of, plan) => placeRank(ordinal, program, of, plan),
     close() {
-      for (const lender of lenders.splice(0)) lender[Symbol.dispose]()
+      for (const lender of lenders) lender[Symbol.dispose]()
+      lenders.clear()
       device[Symbol.dispose]()
     },
   }
@@ -66,6 +73,7 @@ function placeRank(ordinal: number, program: Program, { lender, host }: RankLend
     ordinal,
     activation: plan.activation,
     graphBatches: plan.graphBatches,
+    capture: plan.options.uncaptured !== true,
     fakeRouting: plan.fakeRouting,
     inputs,
     slots: Array.from({ length: STEPS_ON_THEIR_WAY }, () => lendStepSlot(program, host)),

@@ -23,8 +23,9 @@ export interface RankParts {
 /** @throws CudaError */
 export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { name: string; runner: StepRunner } {
   const { launch, status, trace } = parts
-  const { kernels, ops: unrouted } = createCudaDevice({ ordinal: device.ordinal, plain: PLAIN })
-  const ops = routed(unrouted, device)
+  const cuda = createCudaDevice({ ordinal: device.ordinal, plain: PLAIN })
+  const { kernels } = cuda
+  const ops = routed(cuda.ops, device)
   const program = launch.programs[0]!
   const operations = parts.rig(
     bindProgram({
@@ -39,7 +40,9 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
       dispatchers: {},
     }),
   )
-  const runner = new CudaRunner({ launch, device, kernels, operations, program, limits: launch.limits, status, trace })
+  const release = () => cuda[Symbol.dispose]()
+  const { limits } = launch
+  const runner = new CudaRunner({ launch, device, kernels, operations, program, limits, status, trace, release })
   return { name: ops.name, runner }
 }
 

@@ -32,6 +32,8 @@ export interface CudaRunnerParts {
   readonly limits: ProgramLimits
   readonly status: StatusWriter
   readonly trace: TraceRecorder | null
+  /** Lets go of the kernels and their stream. */
+  release(): void
 }
 
 /** What one step on its way uses, taken in turns. */
@@ -143,7 +145,8 @@ export class CudaRunner implements StepRunner {
     const size = plan.decodeGraph ? graphBatchFor(batch.tokens, device.graphBatches) : null
     const pieces = slot.inputs.write(batch, size ?? batch.tokens)
     slot.stage.launch([pieces, 1, 1], STAGE_THREADS)
-    if (size !== null) this.#graphs.run(size, () => this.#launchAll(size))
+    if (size !== null && device.capture) this.#graphs.run(size, () => this.#launchAll(size))
+    else if (size !== null) this.#launchAll(size)
     else yield* this.#runOneByOne(batch, values)
     slot.publish.set(4, batch.logitRows)
     slot.publish.launch([1, 1, 1], PUBLISH_THREADS)
@@ -180,10 +183,10 @@ export class CudaRunner implements StepRunner {
     yield* runSequential(this.#draw, values, status, trace)
   }
 
-  /** Nothing may be on its way. */
-  [Symbol.dispose](): void {
+  close(): void {
     this.#graphs[Symbol.dispose]()
     for (const { finished } of this.#slots) finished[Symbol.dispose]()
+    this.#parts.release()
   }
 }
 
