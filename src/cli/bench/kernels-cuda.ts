@@ -3,6 +3,7 @@
 import { Command } from 'commander'
 import { ConfigError } from '../../config/config-errors.js'
 import type { FlagTable } from '../../config/flag-spec.js'
+import { attentionBenches } from '../../device/cuda/bench/attention.js'
 import { BenchDevice, type KernelBench, type KernelFigure, LIMITS } from '../../device/cuda/bench/bench.js'
 import { gemmBenches } from '../../device/cuda/bench/gemm.js'
 import { CudaError } from '../../device/cuda/errors.js'
@@ -11,7 +12,7 @@ import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
 
-const BENCHES: readonly KernelBench[] = [...gemmBenches]
+const BENCHES: readonly KernelBench[] = [...gemmBenches, ...attentionBenches]
 const NAMES = BENCHES.map(b => b.name)
 const group = 'Workload'
 
