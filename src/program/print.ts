@@ -1,7 +1,7 @@
 // A program as a reader sees it: one line an operation, with shapes in symbols. `switchyard explain` prints it.
 import { planArena } from './arena.js'
 import { type Operation, type Ref, readsOf, writesOf } from './operation.js'
-import { boundedRows, type Program } from './program.js'
+import { type BufferSpec, boundedRows, type Program } from './program.js'
 
 export interface PrintedOperation {
   readonly index: number
@@ -14,7 +14,11 @@ export interface PrintedOperation {
   readonly weights: readonly string[]
 }
 
-const show = (ref: Ref): string => `${ref.buffer}[${ref.column}:${ref.column + ref.width}]`
+/** `name[a:b]`; `name@group[a:b]` when it lies where the members of a group read it. */
+function show({ buffer, column, width }: Ref, exchanges: ReadonlyMap<string, BufferSpec>): string {
+  const group = exchanges.get(buffer)?.group
+  return `${buffer}${group ? `@${group}` : ''}[${column}:${column + width}]`
+}
 
 const WEIGHT_ARGUMENTS = ['table', 'weight', 'bias', 'gateUp', 'down', 'gateUpBias', 'downBias', 'sinks']
 
@@ -23,17 +27,20 @@ function weightsOf(op: Operation): string[] {
   return WEIGHT_ARGUMENTS.flatMap(key => (typeof args[key] === 'string' ? [args[key]] : []))
 }
 
-export const describeOperations = (program: Program): PrintedOperation[] =>
-  program.operations.map((op, index) => ({
+export function describeOperations(program: Program): PrintedOperation[] {
+  const exchanges = new Map(program.buffers.filter(b => b.kind === 'exchange').map(b => [b.name, b]))
+  const shown = (refs: readonly Ref[]) => refs.map(ref => show(ref, exchanges))
+  return program.operations.map((op, index) => ({
     index,
     layer: op.layer,
     kind: op.kind,
     rows: op.rows,
     label: op.label,
-    reads: readsOf(op).map(show),
-    writes: writesOf(op).map(show),
+    reads: shown(readsOf(op)),
+    writes: shown(writesOf(op)),
     weights: weightsOf(op),
   }))
+}
 
 /** Lines of text; layers equal to the one before are folded into one line. */
 export function printProgram(program: Program): string[] {
