@@ -10,8 +10,8 @@
 // (1 KiB a row, 16 lanes, a row each; the pitch of 1040 bytes keeps ldmatrix free of bank conflicts), as far ahead as the ring goes, over
 // units and experts. Eight warps share the k of each stage: warp w takes steps w, w + 8, ... of 16; at the end of a unit they add
 // their parts through shared memory in a fixed order. The rows of x of an expert lie whole in shared memory, loaded when the expert changes.
-// In routed mode every block groups the ids itself (counters and cursors in shared memory): no launch before, no scratch.
-// The order of rows inside an expert is whatever the cursors gave; no bit of a result depends on it.
+// In routed mode every block groups the ids itself, in shared memory: no launch before, no scratch. All blocks must get the same lists,
+// since an expert with many rows is several items and its units go to several blocks: lists are in ascending order of slots.
 //
 // Versions and times: docs/performance-cuda.md.
 #include "wgmma.cuh"
@@ -43,7 +43,7 @@ struct Problem {
 
 /// What a block knows about the work; in shared memory before the ring. Sizes: see skinnySharedBytes in ops/skinny.ts.
 struct Plan {
-  int *counts;  // [experts] rows, then cursors
+  u16 *cursors; // [warps + 1][experts] rows of each expert in each warp's share of the slots, then where the next one goes
   u16 *list;    // [count] slots by expert
   u16 *expert;  // [items]
   u16 *first;   // [items] first place of the item in its expert's list (routed: in the whole list)
@@ -70,6 +70,20 @@ DEVICE int scan(int value, int *scratch, int &total) {
   return before + sum - value;
 }
 
+/// Calls visit(slot, expert, place among the lanes with that expert, number of those lanes) for this warp's share of the slots in order;
+/// expert is −1 for what is no expert.
+template <class Visit> DEVICE void for_share(const Problem &p, Visit visit) {
+  constexpr int SHARES = WARPS + 1;
+  const int share = ((p.count + SHARES - 1) / SHARES + 31) & ~31, begin = warp_id() * share, end = min2(begin + share, p.count);
+  for (int at = begin; at < end; at += 32) {
+    const int slot = at + lane_id();
+    int e = slot < end ? p.index[(i64)(slot / p.top_k) * p.ids_stride + slot % p.top_k] : -1;
+    if (e >= p.experts || e < 0) e = -1;
+    const u32 same = __match_any_sync(0xffffffffu, e);
+    visit(slot, e, __popc(same & ((1u << lane_id()) - 1)), __popc(same));
+  }
+}
+
 /// Makes lists and items. Returns the number of items. Every thread of the block takes part.
 DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scratch) {
   const int threads = THREADS + 32;
@@ -83,40 +97,55 @@ DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scra
     __syncthreads();
     return items;
   }
-  if (p.mode == MASKED) {
-    for (int e = threadIdx.x; e < p.experts; e += threads) plan.counts[e] = min2(max2(p.index[e], 0), min2(p.count, p.x_divisor));
-  } else {
-    for (int e = threadIdx.x; e < p.experts; e += threads) plan.counts[e] = 0;
+  u16 *const mine = plan.cursors + warp_id() * p.experts;
+  if (p.mode == ROUTED) {
+    for (int i = threadIdx.x; i < (WARPS + 1) * p.experts; i += threads) plan.cursors[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < p.count; i += threads) {
-      const int e = p.index[(i64)(i / p.top_k) * p.ids_stride + i % p.top_k];
-      if (e >= 0 && e < p.experts) atomicAdd(&plan.counts[e], 1);
-    }
+    for_share(p, [&](int, int e, int place, int lanes) {
+      if (e >= 0 && place == 0) mine[e] = (u16)(mine[e] + lanes);
+      __syncwarp();
+    });
+    __syncthreads();
   }
-  __syncthreads();
+  auto rows_of = [&](int e) {
+    if (p.mode == MASKED) return min2(max2(p.index[e], 0), min2(p.count, p.x_divisor));
+    int n = 0;
+    for (int w = 0; w <= WARPS; w++) n += plan.cursors[w * p.experts + e];
+    return n;
+  };
   // Thread t looks at the experts from t · each on.
   const int each = (p.experts + threads - 1) / threads, begin = min2((int)threadIdx.x * each, p.experts), end = min2(begin + each, p.experts);
   int rows = 0, items = 0;
-  for (int e = begin; e < end; e++) rows += plan.counts[e], items += (plan.counts[e] + capacity - 1) / capacity;
+  for (int e = begin; e < end; e++) {
+    const int n = rows_of(e);
+    rows += n, items += (n + capacity - 1) / capacity;
+  }
   int total_rows, total_items;
   int place = scan(rows, scratch, total_rows);
   int item = scan(items, scratch, total_items);
   for (int e = begin; e < end; e++) {
-    const int n = plan.counts[e];
+    const int n = rows_of(e);
     for (int at = 0; at < n; at += capacity, item++) {
       plan.expert[item] = (u16)e;
       plan.first[item] = (u16)(p.mode == ROUTED ? place + at : at);
       plan.rows[item] = (u16)min2(capacity, n - at);
     }
-    plan.counts[e] = place;
-    place += n;
+    if (p.mode == ROUTED)
+      for (int w = 0; w <= WARPS; w++) {
+        const int there = plan.cursors[w * p.experts + e];
+        plan.cursors[w * p.experts + e] = (u16)place;
+        place += there;
+      }
   }
   __syncthreads();
   if (p.mode == ROUTED) {
-    for (int i = threadIdx.x; i < p.count; i += threads) {
-      const int e = p.index[(i64)(i / p.top_k) * p.ids_stride + i % p.top_k];
-      if (e >= 0 && e < p.experts) plan.list[atomicAdd(&plan.counts[e], 1)] = (u16)i;
-    }
+    for_share(p, [&](int slot, int e, int place, int lanes) {
+      const int at = e >= 0 ? mine[e] : 0;
+      if (e >= 0) plan.list[at + place] = (u16)slot;
+      __syncwarp();
+      if (e >= 0 && place == 0) mine[e] = (u16)(at + lanes);
+      __syncwarp();
+    });
     __syncthreads();
   }
   return total_items;
@@ -134,8 +163,8 @@ template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p,
   u64 *const barriers = reinterpret_cast<u64 *>(parts + PART_HALVES * PART_FLOATS);
   int *const scratch = reinterpret_cast<int *>(barriers + 2 * p.stages);
   Plan plan;
-  plan.counts = scratch + 16;
-  plan.expert = reinterpret_cast<u16 *>(plan.counts + (p.mode == DENSE ? 0 : p.experts));
+  plan.cursors = reinterpret_cast<u16 *>(scratch + 16);
+  plan.expert = plan.cursors + (p.mode == ROUTED ? (WARPS + 1) * p.experts : 0);
   plan.first = plan.expert + items_room;
   plan.rows = plan.first + items_room;
   plan.list = plan.rows + items_room;

@@ -59,9 +59,8 @@ export function planSkinny(size: SkinnySize): SkinnyPlan | undefined {
       (capacity === 32 ? 1 : 2) * WARPS * capacity * PART_FLOATS * 4 +
       16 * MAX_STAGES +
       64 +
-      (mode === 'dense' ? 0 : experts * 4) +
       itemsRoom * 6 +
-      (mode === 'routed' ? count * 2 : 0)
+      (mode === 'routed' ? (WARPS + 1) * experts * 2 + count * 2 : 0)
     const stages = Math.min(MAX_STAGES, Math.floor((size.sharedBytesPerBlock - fixed) / STAGE_BYTES))
     if (stages < MIN_STAGES) continue
     const used = mode === 'routed' ? Math.min(experts, count) : itemsRoom
