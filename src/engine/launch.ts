@@ -41,8 +41,6 @@ export interface CudaRankDevice {
   readonly slots: readonly StepSlot[]
   /** Pinned memory for rows of logits: [logit rows, vocab]. */
   readonly logits: MemorySpan
-  /** Experts drawn evenly instead of routed, for measurements. */
-  readonly fakeRouting: boolean
 }
 
 export interface RankLaunch {
@@ -66,6 +64,8 @@ export interface RankLaunch {
   readonly device: RankDevice
   /** Steps are formed before the last one's results are known. */
   readonly overlap: boolean
+  /** Experts drawn evenly instead of routed, for measurements. */
+  readonly fakeRouting: boolean
   readonly configHash: number
   /** A padding mode for every step, or null for the rule. */
   readonly forcedPadding: DpPaddingMode | null

@@ -77,6 +77,7 @@ export function launchesOf(
       },
       device: placed.device,
       overlap: plan.overlap,
+      fakeRouting: plan.fakeRouting,
       configHash: plan.configHash,
       forcedPadding: forcedPadding(flags),
       expertBuffer,

@@ -59,8 +59,6 @@ export interface PlannedSteps {
   readonly activation: ActivationDtype
   readonly graphBatches: readonly number[]
   readonly options: { readonly uncaptured?: boolean }
-  /** Experts drawn evenly instead of routed. */
-  readonly fakeRouting: boolean
 }
 
 export interface PlacedRank {

@@ -95,6 +95,7 @@ function createHostRunner(parts: HostParts): { name: string; runner: StepRunner 
     drill.rig(
       bindProgram({
         ops: device.ops,
+        fakeRouting: launch.fakeRouting,
         program: launch.programs[index]!,
         weights: launch.weights,
         buffers: launch.buffers[index]!,

@@ -1,7 +1,8 @@
 // Operations on expert ids: padding, replica choice, and the map from physical experts to what this rank holds.
 // Which replica serves a token depends on layer, expert, request and position only, never on the batch or the rank.
 import { i32View, type MemorySpan } from '../device/memory.js'
-import type { Operand } from '../device/ops.js'
+import type { Kernel, Operand, RouterSpec } from '../device/ops.js'
+import { drawExperts } from '../runtime/fake-routing.js'
 import { replicaOf } from '../runtime/replica-hash.js'
 import type { Operation, Ref } from './operation.js'
 import type { RowValues } from './program.js'
@@ -58,6 +59,25 @@ export function bindIdOperation(
         const pick = replicaOf(layer, expert, key, position, count)
         to[out.offset + r * out.stride + c] = expert < 0 ? -1 : table[row + 1 + pick]!
       }
+    }
+  }
+}
+
+/** A router whose choice is replaced by experts drawn evenly. */
+export function bindFakeRouting(
+  router: Kernel,
+  ids: Operand,
+  positions: Operand,
+  layer: number,
+  { experts, topK }: RouterSpec,
+): Kernel {
+  const [to, at] = [i32View(ids.span), i32View(positions.span)]
+  return rows => {
+    router(rows)
+    for (let r = 0; r < rows; r++) {
+      const start = ids.offset + r * ids.stride
+      const position = at[positions.offset + r * positions.stride]!
+      drawExperts(layer, r, position, experts, to.subarray(start, start + topK))
     }
   }
 }

@@ -7,7 +7,7 @@ import type { ActivationDtype, Kernel, Operand, Ops, PackedMatrix, ParameterVect
 import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { Step } from '../runtime/wait.js'
 import { bindDispatchOperation } from './bind-dispatch.js'
-import { bindIdOperation, type IdTables } from './bind-ids.js'
+import { bindFakeRouting, bindIdOperation, type IdTables } from './bind-ids.js'
 import { bindPlainRows } from './bind-plain.js'
 import { bindReduceNorm } from './bind-reduce-norm.js'
 import { bindRowMove } from './bind-rows.js'
@@ -23,6 +23,8 @@ export interface Binding {
   readonly ops: Ops
   /** What buffers of dtype `act` hold. Left out: f32. */
   readonly activation?: ActivationDtype
+  /** Experts drawn evenly instead of routed, with the weights that the router gave. For measurements on host memory. */
+  readonly fakeRouting?: boolean
   readonly program: Program
   readonly weights: LoadedWeights
   /** One span a buffer; arena buffers are pieces of one span. */
@@ -99,6 +101,10 @@ class Resolver {
 
   get ops(): Ops {
     return this.#binding.ops
+  }
+
+  get fakeRouting(): boolean {
+    return this.#binding.fakeRouting ?? false
   }
 
   get idTables(): IdTables {
@@ -235,13 +241,15 @@ function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
       return bindAttention(op.args, r)
     case 'router': {
       const { ids, weights, logits, bias, spec } = op.args
-      return ops.router({
+      const kernel = ops.router({
         ids: r.at(ids),
         weights: r.at(weights),
         logits: r.at(logits),
         spec,
         ...optionalVector(r, 'bias', bias),
       })
+      if (!r.fakeRouting) return kernel
+      return bindFakeRouting(kernel, r.at(ids), r.at({ buffer: 'positions', column: 0, width: 1 }), op.layer, spec)
     }
     case 'gated_activation':
       return ops.gatedActivation({ ...op.args, out: r.at(op.args.out), x: r.at(op.args.x) })

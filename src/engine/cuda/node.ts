@@ -74,7 +74,6 @@ function placeRank(ordinal: number, program: Program, { lender, host }: RankLend
     activation: plan.activation,
     graphBatches: plan.graphBatches,
     capture: plan.options.uncaptured !== true,
-    fakeRouting: plan.fakeRouting,
     inputs,
     slots: Array.from({ length: STEPS_ON_THEIR_WAY }, () => lendStepSlot(program, host)),
     logits: host.lend(program.bounds.logitRows * logits.columns * 4, 'rows of logits'),

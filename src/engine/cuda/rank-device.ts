@@ -25,7 +25,7 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
   const { launch, status, trace } = parts
   const cuda = createCudaDevice({ ordinal: device.ordinal, plain: PLAIN })
   const { kernels } = cuda
-  const ops = routed(cuda.ops, device)
+  const ops = routed(cuda.ops, device, launch.fakeRouting)
   const program = launch.programs[0]!
   const operations = parts.rig(
     bindProgram({
@@ -47,7 +47,7 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
 }
 
 /** Routers leave padding out, and draw experts evenly where that is asked for. Salts are the places of the routers. */
-function routed(ops: DeviceOps, { inputs, fakeRouting }: CudaRankDevice): DeviceOps {
+function routed(ops: DeviceOps, { inputs }: CudaRankDevice, fakeRouting: boolean): DeviceOps {
   const validRows = { span: inputs.buffers[VALID_ROWS]!, offset: 0, stride: 1 }
   const positions = { span: inputs.buffers['positions']!, offset: 0, stride: 1 }
   let salt = 0
