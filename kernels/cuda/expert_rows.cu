@@ -1,6 +1,6 @@
 // Rows of tokens to rows of experts and back, for products over many rows.
 //
-// 1. expert_count: `ids` [rows, top_k] (−1 or anything outside: no expert) → within[slot] = place of the slot among those of its expert in its
+// 1. expert_count: `ids` [rows, top_k] (below 0: no expert) → within[slot] = place of the slot among those of its expert in its
 //    piece of 1,024 slots; before[piece][e] = place of the piece's first in expert e. slot = row · top_k + choice.
 // 2. expert_tiles: one block. Row offsets of experts, tiles {expert, first row, rows, 0} of at most 128 rows (grouped_gemm's), their number.
 //    Leaves the counters zero, so that the next launch finds them so.
@@ -10,14 +10,14 @@
 // Counters are added to in the order in which blocks arrive: rows inside an expert lie in any order, which no bit of a sum depends on.
 //
 // Versions and times: docs/performance-cuda.md.
-#include "common.cuh"
+#include "elements.cuh"
 
 namespace {
 constexpr int PIECE = 1024, TILE = 128;
 }
 
 extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, int ids_stride, int top_k, int slots, int experts,
-                                                               int *counts, int *before, u16 *within) {
+                                                               int *counts, int *before, u16 *within, int *faults) {
   extern __shared__ int here[]; // [experts]
   for (int e = threadIdx.x; e < experts; e += blockDim.x) here[e] = 0;
   __syncthreads();
@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, i
     if (slot >= slots) break;
     const int e = ids[(i64)(slot / top_k) * ids_stride + slot % top_k];
     if (e >= 0 && e < experts) within[slot] = (u16)atomicAdd(&here[e], 1);
+    else if (e >= experts) el::fault(faults, el::FAULT_EXPERT, e);
   }
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += blockDim.x)

@@ -14,6 +14,7 @@
 // since an expert with many rows is several items and its units go to several blocks: lists are in ascending order of slots.
 //
 // Versions and times: docs/performance-cuda.md.
+#include "elements.cuh"
 #include "wgmma.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -23,6 +24,7 @@ namespace {
 constexpr int CHUNK = 512, PITCH = CHUNK * 2 + 16, STAGE = 16 * PITCH, WARPS = 8, THREADS = WARPS * 32;
 /// Floats between tokens of the parts that warps add: 16 rows and 4 to spread banks.
 constexpr int PART = 20;
+constexpr int OUTSIDE = -2;
 enum Mode { DENSE = 0, MASKED = 1, ROUTED = 2 };
 
 struct Problem {
@@ -35,6 +37,7 @@ struct Problem {
   const float *bias;
   /// Masked: a counter a group. Routed: ids, `ids_stride` between rows of `top_k`.
   const int *index;
+  int *faults;
   int mode, count, experts, top_k, ids_stride;
   /// Routed: row of x = slot / x_divisor. Masked: rows between groups; at most `count` of them are looked at.
   int x_divisor;
@@ -71,14 +74,15 @@ DEVICE int scan(int value, int *scratch, int &total) {
 }
 
 /// Calls visit(slot, expert, place among the lanes with that expert, number of those lanes) for this warp's share of the slots in order;
-/// expert is −1 for what is no expert.
+/// expert is −1 for none and OUTSIDE for what does not exist.
 template <class Visit> DEVICE void for_share(const Problem &p, Visit visit) {
   constexpr int SHARES = WARPS + 1;
   const int share = ((p.count + SHARES - 1) / SHARES + 31) & ~31, begin = warp_id() * share, end = min2(begin + share, p.count);
   for (int at = begin; at < end; at += 32) {
     const int slot = at + lane_id();
     int e = slot < end ? p.index[(i64)(slot / p.top_k) * p.ids_stride + slot % p.top_k] : -1;
-    if (e >= p.experts || e < 0) e = -1;
+    if (e >= p.experts) e = OUTSIDE;
+    else if (e < 0) e = -1;
     const u32 same = __match_any_sync(0xffffffffu, e);
     visit(slot, e, __popc(same & ((1u << lane_id()) - 1)), __popc(same));
   }
@@ -101,7 +105,8 @@ DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scra
   if (p.mode == ROUTED) {
     for (int i = threadIdx.x; i < (WARPS + 1) * p.experts; i += threads) plan.cursors[i] = 0;
     __syncthreads();
-    for_share(p, [&](int, int e, int place, int lanes) {
+    for_share(p, [&](int slot, int e, int place, int lanes) {
+      if (e == OUTSIDE && blockIdx.x == 0) el::fault(p.faults, el::FAULT_EXPERT, p.index[(i64)(slot / p.top_k) * p.ids_stride + slot % p.top_k]);
       if (e >= 0 && place == 0) mine[e] = (u16)(mine[e] + lanes);
       __syncwarp();
     });
@@ -293,9 +298,9 @@ template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p,
 #define SKINNY(NAME, TILES, GATED, OUT)                                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)                                                                 \
   NAME(const bf16 *x, i64 x_stride, const u8 *w, i64 w_bytes, u8 *out, i64 out_stride, const float *bias, const int *index,     \
-       int mode, int count, int experts, int top_k, int ids_stride, int x_divisor, int n, int k, int tile_rows, int stages,     \
+       int *faults, int mode, int count, int experts, int top_k, int ids_stride, int x_divisor, int n, int k, int tile_rows, int stages,     \
        int accumulate, int items_room) {                                                                                        \
-    Problem p{x, x_stride, w, w_bytes, out, out_stride, bias, index, mode, count, experts, top_k, ids_stride, x_divisor,        \
+    Problem p{x, x_stride, w, w_bytes, out, out_stride, bias, index, faults, mode, count, experts, top_k, ids_stride, x_divisor,        \
               n, k, tile_rows, stages, accumulate};                                                                             \
     skinny<TILES, GATED, OUT>(p, items_room);                                                                                   \
   }

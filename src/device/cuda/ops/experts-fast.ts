@@ -4,6 +4,7 @@ import { alignUp } from '../../memory.js'
 import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import type { ArgumentType } from '../types.js'
+import { faultAddress } from './faults.js'
 import { bindGroupedGemm, type GroupedVariant, maxTilesOf, refusesGrouped, TILE_BYTES } from './grouped-gemm.js'
 import { bindSkinny, refusesSkinny } from './skinny.js'
 
@@ -166,8 +167,8 @@ function bindSorted(
   const count = d
     .kernel('expert_rows.cu', 'expert_count')
     .bind(
-      ['u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64'],
-      [idsAt, ids.stride, topK, 0, experts, countsAt, beforeAt, withinAt],
+      ['u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'],
+      [idsAt, ids.stride, topK, 0, experts, countsAt, beforeAt, withinAt, faultAddress(d)],
     )
   const tiles = d
     .kernel('expert_rows.cu', 'expert_tiles')

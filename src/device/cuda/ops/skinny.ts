@@ -2,6 +2,7 @@
 // Kernel: gemm_skinny_sm90.cu, which explains units, stages and items.
 import type { Kernel, PackedMatrix } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
+import { faultAddress } from './faults.js'
 
 /** Rows of x that one pass over the weights serves. */
 export type SkinnyCapacity = 8 | 16 | 32
@@ -104,7 +105,7 @@ export function refusesSkinny({ x, weight, out, gated }: SkinnySpec): string | u
 }
 
 const MODE = { dense: 0, masked: 1, routed: 2 } as const
-const [COUNT, TILE_ROWS, STAGES, ITEMS_ROOM] = [9, 16, 17, 19]
+const [COUNT, TILE_ROWS, STAGES, ITEMS_ROOM] = [10, 17, 18, 20]
 
 /**
  * @param most rows that will be asked for at most
@@ -123,10 +124,10 @@ export function bindSkinny(d: CudaKernels, spec: SkinnySpec, most: number): Kern
     d
       .kernel('gemm_skinny_sm90.cu', `skinny${capacity}${gated ? '_gated' : ''}_${out.dtype}`)
       .bind(
-        [...Array.from({ length: 8 }, () => 'u64' as const), ...Array.from({ length: 12 }, () => 'i32' as const)],
+        [...Array.from({ length: 9 }, () => 'u64' as const), ...Array.from({ length: 12 }, () => 'i32' as const)],
         [
           ...[x.address, x.stride, d.addressOf(weight.span), weight.strideBytes],
-          ...[out.address, out.stride, spec.bias ?? 0, index],
+          ...[out.address, out.stride, spec.bias ?? 0, index, faultAddress(d)],
           ...[MODE[groups.mode], 0, weight.count, routed?.topK ?? 1, routed?.stride ?? 0, divisor],
           ...[n, weight.k, 16, 0, spec.accumulate ? 1 : 0, 0],
         ],

@@ -1,0 +1,52 @@
+// Dense products on a GPU: few bf16 rows stream the weights (gemm_skinny_sm90.cu), everything else goes to cuBLASLt.
+import { alignUp } from '../../memory.js'
+import type { Kernel, Ops } from '../../ops.js'
+import type { CudaKernels } from '../kernels.js'
+import { ceilDiv, field, kernelOf, matrixAddress, vectorAddress } from './operands.js'
+import { bindSkinny, refusesSkinny, type SkinnySpec } from './skinny.js'
+
+/** Rows that one pass over the weights serves. With more, the library's tiles win. */
+const STREAMED_ROWS = 32
+const BIAS_ROWS = 32
+const BIAS_THREADS = 256
+
+/** @returns undefined where operands are not of one type, or rows not where wide loads can read them */
+export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Kernel | undefined {
+  const { out, x, weight, bias, accumulate = false } = a
+  const { n, k } = weight
+  const [o, i] = [field(d, out, n), field(d, x, k)]
+  if (i.type !== weight.kind || (o.type === 'bf16' && i.type !== 'bf16')) return undefined
+  // The library asks for 16-byte rows of bf16 to use tensor cores at all; other shapes are small tests.
+  if (i.address % 16 !== 0 || o.address % 16 !== 0 || alignUp(k * i.bytes, 16) !== k * i.bytes) return undefined
+  if ((i.stride * i.bytes) % 16 !== 0 || (o.stride * o.bytes) % 16 !== 0) return undefined
+  const biasAt = vectorAddress(d, bias, n)
+  const library = d.blas.bind({
+    ...{ n, k, accumulate },
+    x: { address: i.address, dtype: i.type, stride: i.stride },
+    weight: { address: matrixAddress(d, weight), dtype: weight.kind, stride: k },
+    out: { address: o.address, dtype: o.type, stride: o.stride },
+  })
+  const add = bias
+    ? d
+        .kernel('bias.cu', `add_bias_${o.type}`)
+        .bind(['u64', 'u64', 'u64', 'i32', 'i32'], [o.address, o.stride, biasAt, 0, n])
+    : undefined
+  const spec: SkinnySpec = {
+    weight,
+    gated: false,
+    accumulate,
+    groups: { mode: 'dense' },
+    x: { address: i.address, stride: i.stride },
+    out: { address: o.address, stride: o.stride, dtype: o.type },
+    bias: biasAt,
+  }
+  const streams = d.properties.capability >= 90 && refusesSkinny(spec) === undefined
+  const streamed = streams ? bindSkinny(d, spec, STREAMED_ROWS) : undefined
+  return kernelOf([o, i], rows => {
+    if (streamed && rows <= STREAMED_ROWS) return streamed(rows)
+    library(rows)
+    if (!add) return
+    add.set(3, rows)
+    add.launch([ceilDiv(n, BIAS_THREADS), ceilDiv(rows, BIAS_ROWS), 1], BIAS_THREADS)
+  })
+}
