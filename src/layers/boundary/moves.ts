@@ -97,7 +97,7 @@ export function plainReduction({ sizes }: MoveContext, from: Placed): PlainReduc
 export function departure(ctx: MoveContext, name: string, width: number, to: Layout): Ref {
   const { builder, sizes, unfused } = ctx
   const gathered = sizes.attnDp > 1 && normalize(sizes, to).length === 0 && gatherKind(ctx) !== 'all_reduce'
-  return gathered && !unfused ? builder.exchange(name, width, 'attnDp') : builder.arena(name, width, 'tokens', 'f32')
+  return gathered && !unfused ? builder.exchange(name, width, 'attnDp') : builder.arena(name, width)
 }
 
 /** 0: all rows; 1: the DP rank's; 2: an attention-TP slice of them. */
