@@ -179,14 +179,20 @@ inline void runBlock(dim3 at, unsigned threads, size_t bytes) {
     order[i] = (int)i;
   }
   std::mt19937 random(choices.seed + at.x * 7 + at.y * 13 + at.z * 17);
-  for (;;) {
-    if (choices.seed) std::shuffle(order.begin(), order.end(), random);
+  // Warps that may run: with a seed, some rest for a while, so that others get as far ahead as barriers let them.
+  uint64_t awake = ~0ull;
+  for (unsigned round = 0;; round++) {
+    if (choices.seed) {
+      std::shuffle(order.begin(), order.end(), random);
+      if (round % 64 == 0) awake = random() | (uint64_t)random() << 32;
+    }
     bool alive = false;
     const uint64_t before = progress;
     for (volatile unsigned k = 0; k < threads; k = k + 1) {
       Fiber &f = fibers[order[k]];
       if (f.done) continue;
       alive = true;
+      if (!(awake >> (f.number / 32 % 64) & 1)) continue;
       current = &f;
       threadIdx = f.index;
       if (_setjmp(scheduler) == 0) {
@@ -201,7 +207,8 @@ inline void runBlock(dim3 at, unsigned threads, size_t bytes) {
       }
     }
     if (!alive) break;
-    if (progress == before) fail("threads wait for a meeting that others miss: ", block.arrived ? "block barrier" : "a warp's");
+    if (progress == before && awake != ~0ull) awake = ~0ull;
+    else if (progress == before) fail("threads wait for a meeting that others miss: ", block.arrived ? "block barrier" : "a warp's");
   }
 }
 
