@@ -190,6 +190,15 @@ export class RankHost {
       error.stack = failure.stack
       return error
     }
+    // A device's own words do not say where the rank was.
+    if (failure.code.startsWith('SY_CUDA_')) {
+      const message = `rank ${rank}, ${this.#where(rank)}: ${failure.message}`
+      return new SwitchyardError(
+        failure.code,
+        { status: 503, message, remedy: failure.remedy },
+        { reportedBy: rank, ...this.#place(rank), ...failure.fields },
+      )
+    }
     const template = { status: 503, message: failure.message, remedy: failure.remedy }
     return new SwitchyardError(failure.code, template, { reportedBy: rank, ...failure.fields })
   }

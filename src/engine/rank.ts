@@ -77,7 +77,7 @@ export class Rank {
         scheduler.assume(batch)
         this.#flight = flight
       } else if (leads) {
-        yield* flight.finished.wait()
+        yield* this.#await(flight)
         this.#commit(flight, false)
       }
     }
@@ -95,12 +95,19 @@ export class Rank {
     return scheduler.form(this.#clock.now(), mayPrefill)
   }
 
+  /** Until what a step drew is there. */
+  *#await({ finished }: StepFlight): Step<void> {
+    if (finished.done) return
+    this.context.status.phase('sampling')
+    yield* finished.wait()
+  }
+
   /** The results of the step on its way, if there is one, become known. */
   *#settle(): Step<void> {
     const flight = this.#flight
     if (!flight) return
     this.#flight = null
-    yield* flight.finished.wait()
+    yield* this.#await(flight)
     if (this.context.leads) this.#commit(flight, true)
   }
 
@@ -167,7 +174,7 @@ export class Rank {
   }
 
   #state(batch: LocalBatch): DpRankState {
-    const { launch, scheduler, pool } = this.context
+    const { launch, scheduler, pool, runner } = this.context
     const counters = scheduler.counters
     return {
       dpRank: launch.coordinates.attnDp,
@@ -179,6 +186,7 @@ export class Rank {
       dispatchSteps: { ...this.#dispatchSteps },
       voteWaitMs: this.#voteWait,
       attentionPairs: batch.attentionPairs,
+      ...(runner.state ? { device: runner.state } : {}),
     }
   }
 

@@ -129,6 +129,15 @@ export interface DpRankState {
   readonly voteWaitMs: number
   /** Causal (query, key) pairs of the last step's batch. */
   readonly attentionPairs: number
+  /** Of a rank on a GPU. */
+  readonly device?: DeviceState
+}
+
+export interface DeviceState {
+  /** Steps replayed from captured graphs. */
+  readonly graphSteps: number
+  /** Kernels and copies of the last step that was replayed, with those around the graph; 0 before. */
+  readonly graphLaunches: number
 }
 
 /** The state of a rank that has done nothing yet. */

@@ -10,6 +10,7 @@ import type { LocalBatch, StepPlan } from '../scheduler/index.js'
 import type { TraceRecorder } from '../trace/index.js'
 import type { BatchWriter } from './batch-writer.js'
 import { LogitEditor } from './logit-edits.js'
+import type { DeviceState } from './request.js'
 
 /** What a step drew, by logit row. */
 export interface RankOutputs {
@@ -42,6 +43,8 @@ export interface StepRunner {
   canReplay(batch: LocalBatch): boolean
   /** Returns when the next step may be queued. At most two steps are on their way at a time. */
   run(work: StepWork): Step<StepFlight>
+  /** Counts for reports, where the device has some. */
+  readonly state?: DeviceState
   /** Lets go of the device. Nothing may be on its way. */
   close(): void
 }

@@ -67,6 +67,7 @@ export class EngineTrace {
           name: `${variants[i]!.padding}, dispatch ${variants[i]!.dispatch}`,
           operations: program.operations.map((op, index) => traced(op, index, program, launch)),
         })),
+        ...(launch.device.kind === 'cpu' ? {} : { onDevice: true }),
         events: { steps: steps.slice(0, last + 1), lost },
       }
     })

@@ -47,7 +47,7 @@ export function readTrace(ring: TraceRing, from = 0): RankEvents {
   const written = recordsWritten(ring)
   const wanted = written - from
   const lost = Math.max(0, wanted - ring.records)
-  const steps: StepEvent[] = []
+  const steps: (StepEvent & { readonly operations: OperationEvent[] })[] = []
   let open = emptyStep()
   // What was lost may belong to the first step that is whole at its end only.
   let complete = lost === 0
@@ -60,7 +60,14 @@ export function readTrace(ring: TraceRing, from = 0): RankEvents {
         open.phases.push({ ...span, phase: field(4) })
         break
       case RECORD.operation:
-        open.operations.push({ ...span, operation: field(5), rows: field(6), sent: field(7), received: field(8) })
+        // A device tells its times when its step is over, in one of the steps after it.
+        ;(late(steps, field(3)) ?? open.operations).push({
+          ...span,
+          operation: field(5),
+          rows: field(6),
+          sent: field(7),
+          received: field(8),
+        })
         break
       case RECORD.wait:
         open.waits.push({ ...span, operation: field(4), peer: field(5) })
@@ -77,6 +84,10 @@ export function readTrace(ring: TraceRing, from = 0): RankEvents {
   }
   return { steps, lost }
 }
+
+/** Operations of a step that has been written down before. */
+const late = (steps: readonly { readonly step: number; readonly operations: OperationEvent[] }[], step: number) =>
+  steps.findLast(known => known.step === step)?.operations
 
 const emptyStep = () => ({
   rows: null as Record<RowName, number> | null,

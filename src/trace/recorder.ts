@@ -99,6 +99,21 @@ export class TraceRecorder implements StatusObserver, OperationTrace, TrafficObs
     this.#operationStart = this.#clock.now()
   }
 
+  /** Now, on the clock of the trace. */
+  now(): number {
+    return this.#clock.now()
+  }
+
+  /** An operation that a device timed itself, told when its step's results are there: later steps may have begun. */
+  deviceOperation(step: number, program: number, operation: number, rows: number, start: number, end: number): void {
+    const { fields } = this.#ring
+    const at = this.#push(RECORD.operation, start, end, step, program)
+    fields[at + 5] = operation
+    fields[at + 6] = rows
+    fields[at + 7] = -1
+    fields[at + 8] = -1
+  }
+
   sent(bytes: number): void {
     this.#sent = bytes
   }

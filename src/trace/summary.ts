@@ -2,7 +2,7 @@
 import { operationOf, type Trace } from './trace.js'
 
 export interface KindShare {
-  /** Kind of operation; or `waiting`, `voting`, `forming`, `committing`, `idle`, and `between` for the rest of a step. */
+  /** Kind of operation; or `waiting`, `voting`, `forming`, `queueing` (of work on a device), `committing`, `idle`, and `between` for the rest of a step. */
   readonly kind: string
   readonly calls: number
   /** Microseconds over all ranks, waits not included. */
@@ -29,6 +29,8 @@ export interface TraceSummary {
   /** Rows of all attention-DP ranks, over the steps. */
   readonly rows: number
   readonly lost: number
+  /** Of ranks whose operations a device timed: the share of its time, first operation to last, that lies between steps. */
+  readonly deviceIdleShare: number | null
   readonly kinds: readonly KindShare[]
   /** Largest first: the same place in all layers is one entry. */
   readonly waits: readonly WaitSum[]
@@ -54,13 +56,13 @@ export function summarize(trace: Trace): TraceSummary {
       for (const op of step.operations) {
         const own = op.end - op.start
         add(operationOf(rank, step, op.operation)?.kind ?? 'unknown', 1, own - waited(op.operation))
-        explained += own
+        if (!rank.onDevice) explained += own
       }
       for (const phase of step.phases) {
         const name = trace.phases[phase.phase] ?? 'unknown'
-        if (name === 'forward') continue
+        if (name === 'forward' && !rank.onDevice) continue
         const own = phase.end - phase.start
-        add(name, 1, own - (name === 'voting' ? waited(-1) : 0))
+        add(name === 'forward' ? 'queueing' : name, 1, own - (name === 'voting' ? waited(-1) : 0))
         explained += own
       }
       for (const { operation, peer, start, end } of step.waits) {
@@ -83,9 +85,23 @@ export function summarize(trace: Trace): TraceSummary {
     us: total === 0 ? 0 : us(last - first),
     rows,
     lost: trace.ranks.reduce((sum, r) => sum + r.events.lost, 0),
+    deviceIdleShare: idleShareOf(trace),
     kinds: [...kinds]
       .map(([kind, { calls, ms }]) => ({ kind, calls, us: us(ms), share: total === 0 ? 0 : ms / total }))
       .sort((a, b) => b.us - a.us),
     waits: [...waits.values()].map(({ ms, ...wait }) => ({ ...wait, us: us(ms) })).sort((a, b) => b.us - a.us),
   }
+}
+
+function idleShareOf(trace: Trace): number | null {
+  let [busy, whole] = [0, 0]
+  for (const { onDevice, events } of trace.ranks) {
+    const ran = onDevice ? events.steps.flatMap(step => step.operations) : []
+    if (ran.length === 0) continue
+    for (const { start, end } of ran) busy += end - start
+    whole +=
+      ran.reduce((last, op) => Math.max(last, op.end), 0) -
+      ran.reduce((first, op) => Math.min(first, op.start), Infinity)
+  }
+  return whole === 0 ? null : Math.max(0, 1 - busy / whole)
 }

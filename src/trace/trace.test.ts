@@ -161,7 +161,7 @@ describe('two ranks and one step', () => {
 
   it('has exactly this summary', () => {
     const { kinds, waits, ...rest } = summarize(trace)
-    expect(rest).toEqual({ ranks: 2, steps: 1, us: 24000, rows: 2, lost: 0 })
+    expect(rest).toEqual({ ranks: 2, steps: 1, us: 24000, rows: 2, lost: 0, deviceIdleShare: null })
     expect(kinds.map(({ kind, calls, us }) => [kind, calls, us])).toEqual([
       ['waiting', 2, 19000],
       ['between', 0, 10000],
@@ -173,6 +173,51 @@ describe('two ranks and one step', () => {
       { rank: 1, source: 0, for: 'all_gather: meet', times: 1, us: 11000 },
       { rank: 0, source: 1, for: 'vote', times: 1, us: 8000 },
     ])
+  })
+})
+
+describe('operations that a device timed', () => {
+  it('belong to their step, also when they are told in a later one, and show the time between steps', () => {
+    const span = lendTraceRing(new HostMemoryLender(), 100)
+    const ring = openTraceRing(span)
+    switchRecording(ring, true)
+    let time = 0
+    const recorder = new TraceRecorder(span, { now: () => time++ })
+    const rows = rowsOf(3).rows
+    for (let step = 1; step <= 3; step++) {
+      recorder.step(step)
+      recorder.phase(PHASES.indexOf('forward'))
+      recorder.rows(rows)
+      // Two operations of 10 ms each, told one step later; 5 ms lie between the steps.
+      const at = 25 * (step - 1)
+      if (step > 1) recorder.deviceOperation(step - 1, 0, 0, 3, at - 25, at - 15)
+      if (step > 1) recorder.deviceOperation(step - 1, 0, 1, 3, at - 15, at - 5)
+    }
+    recorder.step(4)
+    const events = readTrace(ring)
+    expect(events.steps.map(s => [s.step, s.operations.map(op => [op.operation, op.start, op.end])])).toEqual([
+      [
+        1,
+        [
+          [0, 0, 10],
+          [1, 10, 20],
+        ],
+      ],
+      [
+        2,
+        [
+          [0, 25, 35],
+          [1, 35, 45],
+        ],
+      ],
+      [3, []],
+    ])
+    const operations = ['embed', 'sample'].map(kind => ({ ...local, kind, label: kind, sentBy: 0 }))
+    const rank = { rank: 0, name: 'rank 0', programs: [{ name: '', operations }], events, onDevice: true }
+    const { deviceIdleShare, kinds } = summarize({ ranks: [rank], phases: PHASES })
+    expect(deviceIdleShare).toBeCloseTo(5 / 45, 10)
+    expect(kinds.find(k => k.kind === 'sample')).toMatchObject({ calls: 2, us: 20000 })
+    expect(kinds.find(k => k.kind === 'queueing')?.calls).toBe(3)
   })
 })
 

@@ -26,6 +26,8 @@ export interface TracedRank {
   /** "rank 1 (attn_dp 1, ep 1)" */
   readonly name: string
   readonly programs: readonly TracedProgram[]
+  /** Operations were timed by a device beside the host: they lie in no phase of their rank. */
+  readonly onDevice?: boolean
   readonly events: RankEvents
 }
 

@@ -7,6 +7,7 @@ import { type BufferSpec, type Program, readsOf } from '../../program/index.js'
 import type { LocalBatch } from '../../scheduler/index.js'
 import { BatchWriter } from '../batch-writer.js'
 import { type InputBlock, lendInputBlock } from '../rank-memory.js'
+import { stampBytes } from './stamps.js'
 
 /** Rows of a step that are no padding: i32 [1], read by kernels that must leave padding out. */
 export const VALID_ROWS = 'valid_rows'
@@ -27,6 +28,8 @@ export interface StepSlot {
   readonly pieces: MemorySpan
   /** [ids | log-probabilities | fault words]. */
   readonly results: MemorySpan
+  /** The GPU's clock after each operation, of traced steps. */
+  readonly stamps: MemorySpan
 }
 
 /** Inputs that some operation reads; the rest need not travel. */
@@ -45,6 +48,7 @@ export function lendStepSlot(program: Program, host: MemoryLender): StepSlot {
     mirror,
     pieces: host.lend(pieces * 8, 'pieces of the inputs'),
     results: host.lend((2 * rows + FAULT_WORDS) * 4, 'results of a step'),
+    stamps: host.lend(stampBytes(program.operations.length), 'time stamps of a step'),
   }
 }
 

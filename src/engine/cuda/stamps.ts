@@ -1,0 +1,83 @@
+// When a GPU was at which operation: a kernel of one thread writes the GPU's clock between operations, also inside captured
+// graphs. An operation's time then runs from one stamp to the next; what lies between the steps is time without work.
+import type { CudaKernels } from '../../device/cuda/kernels.js'
+import type { LaunchArguments } from '../../device/cuda/types.js'
+import type { BoundOperation } from '../../program/index.js'
+import type { TraceRecorder } from '../../trace/index.js'
+
+const STAMP_BYTES = 8
+/** Tries of reading both clocks at once; the quickest is kept. */
+const TRIES = 8
+
+/** What a traced step needs until it is written down. */
+export interface StampedStep {
+  readonly step: number
+  readonly program: number
+  readonly rows: number
+}
+
+export class DeviceStamps {
+  readonly #kernels: CudaKernels
+  readonly #address: number
+  readonly #stamp: LaunchArguments
+  readonly #operations: readonly BoundOperation[]
+  readonly #trace: TraceRecorder
+  /** Milliseconds of the trace's clock less those of the GPU's; NaN until both were read. */
+  #offset = Number.NaN
+
+  constructor(kernels: CudaKernels, operations: readonly BoundOperation[], trace: TraceRecorder) {
+    this.#kernels = kernels
+    this.#operations = operations
+    this.#trace = trace
+    this.#address = kernels.workspace(stampBytes(operations.length), 'time stamps')
+    this.#stamp = kernels.kernel('inputs.cu', 'stamp').bind(['u64', 'i32'], [this.#address, 0])
+  }
+
+  /** Recording is on: steps are to be stamped. */
+  get wanted(): boolean {
+    if (this.#trace.active && Number.isNaN(this.#offset)) this.#readBothClocks()
+    return this.#trace.active
+  }
+
+  /** Queues a stamp: `index` operations of the step lie before it. */
+  at(index: number): void {
+    this.#stamp.set(1, index)
+    this.#stamp.launch([1, 1, 1], 1)
+  }
+
+  /** Queues the copy of a step's stamps to pinned memory. */
+  fetch(host: number): void {
+    this.#kernels.stream.download(host, this.#address, stampBytes(this.#operations.length))
+  }
+
+  /** Writes a step down. @param stamps nanoseconds of the GPU's clock, as fetched */
+  record(stamps: BigUint64Array, { step, program, rows }: StampedStep): void {
+    const ms = (index: number): number => Number(stamps[index]!) / 1e6 + this.#offset
+    this.#operations.forEach(({ index }, i) => {
+      this.#trace.deviceOperation(step, program, index, rows, ms(i), ms(i + 1))
+    })
+  }
+
+  /** Once, when recording begins: waits for the stream, a few times some ten microseconds. */
+  #readBothClocks(): void {
+    const { stream } = this.#kernels
+    const held = new BigUint64Array(new SharedArrayBuffer(64))
+    const span = { buffer: held.buffer as SharedArrayBuffer, byteOffset: 0, byteLength: 64 }
+    const host = this.#kernels.hostAddressOf(span)
+    let best = Number.POSITIVE_INFINITY
+    stream.synchronize()
+    for (let i = 0; i < TRIES; i++) {
+      const before = this.#trace.now()
+      this.at(0)
+      stream.download(host, this.#address, STAMP_BYTES)
+      stream.synchronize()
+      const after = this.#trace.now()
+      if (after - before >= best) continue
+      best = after - before
+      this.#offset = (before + after) / 2 - Number(held[0]!) / 1e6
+    }
+  }
+}
+
+/** One more than operations. */
+export const stampBytes = (operations: number): number => (operations + 1) * STAMP_BYTES
