@@ -5,6 +5,8 @@ import { existsSync } from 'node:fs'
 import { availableParallelism, cpus, freemem, totalmem } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { Command } from 'commander'
+import type { CudaReport } from '../device/cuda/report.js'
+import { cudaChecks } from './doctor-cuda.js'
 import { type CliIo, colors } from './io.js'
 import { bytes, printReport } from './report.js'
 import { version } from './version.js'
@@ -26,13 +28,15 @@ export interface DoctorReport {
     readonly available: readonly string[]
     readonly reason: string
   }
+  /** Libraries, GPUs and links between them. */
+  readonly cuda: CudaReport
 }
 
 export function doctorCommand(io: CliIo, exit: (code: number) => void): Command {
   return new Command('doctor')
     .option('--json', 'one JSON object on stdout and nothing else')
     .summary('check this machine and say which kernels run')
-    .description('Checks this machine: Node, cores, memory, kernels, the demo model.')
+    .description('Checks this machine: Node, cores, memory, kernels, GPUs, the demo model.')
     .addHelpText('after', '\nExamples:\n  switchyard doctor\n  switchyard doctor --json')
     .action(async (options: Readonly<Record<string, unknown>>) => {
       const report = await examine(io.env)
@@ -43,7 +47,9 @@ export function doctorCommand(io: CliIo, exit: (code: number) => void): Command 
 
 export async function examine(env: CliIo['env']): Promise<DoctorReport> {
   const { createCpuDevice } = await import('../device/cpu/index.js')
+  const { examineCuda } = await import('../device/cuda/report.js')
   const { kernels } = createCpuDevice()
+  const cuda = examineCuda(env)
   const compiler = findCompiler(env)
   const native = kernels.kind === 'native'
   const checks: Check[] = [
@@ -67,11 +73,11 @@ export async function examine(env: CliIo['env']): Promise<DoctorReport> {
       found: compiler ?? 'none found (CXX, g++, clang++)',
       fix: compiler !== null || native ? '' : 'install g++ or clang++ to get fast kernels',
     },
-    { name: 'cuda', status: 'ok', found: 'not used yet: this version computes on the CPU', fix: '' },
+    ...cudaChecks(cuda),
     demoCheck(),
   ]
   const { kind, isa, available, reason } = kernels
-  return { version, checks, kernels: { kind, isa, available, reason } }
+  return { version, checks, kernels: { kind, isa, available, reason }, cuda }
 }
 
 function kernelsFix(env: CliIo['env'], compiler: string | null): string {

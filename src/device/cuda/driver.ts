@@ -116,11 +116,19 @@ export class CudaDriver {
   readonly launchRaw: (config: number, fn: number, params: number, extra: number) => number
   readonly queryEventRaw: (event: number) => number
 
+  /** @throws CudaError SY_CUDA_UNAVAILABLE when the driver lacks a call, SY_CUDA_CALL when it does not start */
   constructor(library: LibraryHandle) {
-    for (const [name, types] of Object.entries(SIGNATURES))
-      this.#raw[name as DriverCall] = library.func(name, 'int', [...types]) as unknown as Raw
-    this.launchRaw = library.func('cuLaunchKernelEx', 'int', [HANDLE, HANDLE, HANDLE, HANDLE])
-    this.queryEventRaw = library.func('cuEventQuery', 'int', [HANDLE])
+    const find = (name: string, types: readonly string[]): Raw => {
+      try {
+        return library.func(name, 'int', [...types]) as unknown as Raw
+      } catch (error) {
+        const missing = `the driver has no ${name}, so it is older than CUDA 12`
+        throw new CudaError('SY_CUDA_UNAVAILABLE', { missing, fix: 'Update the driver' }, { cause: error })
+      }
+    }
+    for (const [name, types] of Object.entries(SIGNATURES)) this.#raw[name as DriverCall] = find(name, types)
+    this.launchRaw = find('cuLaunchKernelEx', [HANDLE, HANDLE, HANDLE, HANDLE])
+    this.queryEventRaw = find('cuEventQuery', [HANDLE])
     const name = library.func('cuGetErrorName', 'int', ['int', '_Out_ str*'])
     const text = library.func('cuGetErrorString', 'int', ['int', '_Out_ str*'])
     const ask = (call: (number: number, out: (string | null)[]) => number, number: number): string => {

@@ -1,6 +1,6 @@
 // Time on the device: between events on a stream, so that neither launches nor the host's clock are in it.
-import { DriverEvent } from './event.js'
 import type { CudaContext } from './context.js'
+import { DriverEvent } from './event.js'
 import type { CudaEvent, CudaStream } from './types.js'
 
 export interface DeviceTiming {
