@@ -96,6 +96,9 @@ class BoundLaunch implements LaunchArguments {
   readonly #memory: PackedMemory
   readonly #config: Uint32Array
   readonly #configAddress: number
+  /** The list of argument addresses, kept alive; null when the arguments travel as one buffer. */
+  readonly #list: PackedMemory | null = null
+  readonly #paramsAddress: number
   readonly #extraAddress: number
   readonly #launch: (config: number, fn: number, params: number, extra: number) => number
 
@@ -108,7 +111,6 @@ class BoundLaunch implements LaunchArguments {
     this.#memory = memory
     this.#config = new Uint32Array(memory.bytes.buffer, memory.bytes.byteOffset, 8)
     this.#configAddress = memory.address
-    this.#extraAddress = memory.address + EXTRA_AT
     this.#launch = fn.context.driver.launchRaw
     memory.u64(CONFIG.stream, fn.stream.handle)
     if (programmatic) {
@@ -117,11 +119,23 @@ class BoundLaunch implements LaunchArguments {
       memory.u32(ATTRIBUTE_AT, PROGRAMMATIC_SERIALIZATION)
       memory.u32(ATTRIBUTE_AT + 8, 1)
     }
+    // A buffer of all arguments is not placed where the kernel looks when one of them asks for more than 16 bytes of
+    // alignment (seen with driver 580: an illegal instruction), so tensor maps are passed by a list of addresses.
+    const byAddress = layout.types.includes('tensorMap')
+    if (byAddress) {
+      const list = new PackedMemory(fn.context.libraries.koffi, layout.types.length * 8)
+      layout.offsets.forEach((offset, i) => {
+        list.u64(i * 8, memory.address + ARGUMENTS_AT + offset)
+      })
+      this.#list = list
+    }
     memory.u64(SIZE_AT, layout.byteLength)
     const extra = [BUFFER_POINTER, memory.address + ARGUMENTS_AT, BUFFER_SIZE, memory.address + SIZE_AT, 0]
     extra.forEach((value, i) => {
       memory.u64(EXTRA_AT + i * 8, value)
     })
+    this.#paramsAddress = this.#list?.address ?? 0
+    this.#extraAddress = byAddress ? 0 : memory.address + EXTRA_AT
     values.forEach((value, i) => {
       if (typeof value === 'number') this.set(i, value)
       else this.#setBytes(i, value)
@@ -168,7 +182,7 @@ class BoundLaunch implements LaunchArguments {
     }
     config[6] = sharedBytes
     if (sharedBytes > DEFAULT_SHARED_BYTES) this.#fn.allowShared(sharedBytes)
-    const result = this.#launch(this.#configAddress, this.#fn.handle, 0, this.#extraAddress)
+    const result = this.#launch(this.#configAddress, this.#fn.handle, this.#paramsAddress, this.#extraAddress)
     if (result !== 0) this.#fn.context.driver.fail(`the launch of ${this.#fn.name}`, result)
   }
 }
