@@ -1,7 +1,7 @@
 // What a rank binds and runs with on a GPU: its own context handle, stream and modules on memory that the main thread lent.
 import { createCudaDevice } from '../../device/cuda/device.js'
 import type { DeviceOps } from '../../device/device-ops.js'
-import { type BoundOperation, bindProgram } from '../../program/index.js'
+import { type BoundOperation, bindCudaProgram } from '../../program/index.js'
 import type { StatusWriter } from '../../runtime/control.js'
 import type { TraceRecorder } from '../../trace/index.js'
 import type { CudaRankDevice, RankLaunch } from '../launch.js'
@@ -28,14 +28,16 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
   const ops = routed(cuda.ops, device, launch.fakeRouting)
   const program = launch.programs[0]!
   const operations = parts.rig(
-    bindProgram({
+    bindCudaProgram({
       ops,
+      fused: !PLAIN,
       activation: device.activation,
       program,
       weights: launch.weights,
       buffers: launch.buffers[0]!,
       ropeTables: launch.ropeTables,
       idTables: launch.idTables,
+      // One rank: its program exchanges nothing.
       groups: {} as never,
       dispatchers: {},
     }),
