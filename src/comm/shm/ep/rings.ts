@@ -6,17 +6,14 @@
 // Nobody can wait for ever: a rank that lacks an item has emptied the lane that it will come by, so its source has room for
 // it and needs nothing else. That rank is the one that is named as awaited. One operation uses the rings at a time; the next
 // one finishes it first.
-import { i32View } from '../../../device/memory.js'
 import type { Step } from '../../../runtime/wait.js'
 import type { CollectiveTag } from '../../communicator.js'
-import { type RingConfig, ringSources } from '../../expert-buffer-config.js'
+import type { RingConfig } from '../../expert-buffer-config.js'
 import type { WireFormat } from '../../wire/format.js'
-import { type Rows, wireRows } from '../../wire/kernels.js'
+import type { Rows } from '../../wire/kernels.js'
+import { RingMemory, type RingRows } from './ring-memory.js'
 import type { Signals } from './signals.js'
 import type { EpViews } from './views.js'
-
-/** Words between two heads or tails: a cache line. */
-const PAD = 16
 
 /** One dispatch or combine over the rings. Lane (member, channel) has the number member · channels + channel. */
 export interface RingJob {
@@ -40,10 +37,7 @@ export interface RingJob {
 /** How far a job has come, in items of each lane. */
 export interface RingRun {
   readonly job: RingJob
-  /** [members, channels]: the ring that a lane of this rank ends in, and the one that a lane to it ends in. */
-  readonly to: readonly Rows[]
-  /** [channels][members]. */
-  readonly from: readonly (readonly Rows[])[]
+  readonly rows: RingRows
   readonly sent: Int32Array
   readonly taken: Int32Array
   finished: boolean
@@ -54,13 +48,10 @@ export class Rings {
   readonly #views: EpViews
   readonly #signals: Signals
   readonly #member: number
-  readonly #rowBytes: number
-  /** Tails, heads and bell in each member's memory. */
-  readonly #credits: readonly Int32Array[]
+  readonly #memory: RingMemory
   /** Items sent to, and taken from, each lane before the job that runs. */
   readonly #sentBefore: Float64Array
   readonly #takenBefore: Float64Array
-  readonly #rows = new Map<WireFormat['dtype'], Pick<RingRun, 'to' | 'from'>>()
   readonly #origin: Int32Array
   readonly #arrived: Int32Array
   #pending: RingRun | null = null
@@ -72,20 +63,19 @@ export class Rings {
     this.#views = views
     this.#signals = signals
     this.#member = member
-    this.#rowBytes = rowBytes
-    this.#credits = Array.from({ length: views.size }, (_, m) => i32View(views.span(m, 'credits')!))
+    this.#memory = new RingMemory(views, member, config, rowBytes)
     this.#sentBefore = new Float64Array(views.size * config.channels)
     this.#takenBefore = new Float64Array(views.size * config.channels)
     this.#origin = new Int32Array(views.size)
     this.#arrived = new Int32Array(views.size)
   }
 
-  /** Forgets all positions, for recovery; every member does. A bell only ever goes on. */
+  /** Forgets all positions, for recovery; every member does. */
   reset(): void {
     this.#pending = null
     this.#sentBefore.fill(0)
     this.#takenBefore.fill(0)
-    this.#credits[this.#member]!.fill(0, 0, this.#bellIndex)
+    this.#memory.reset()
   }
 
   /** Finishes what another operation left in the rings; needed before the next may begin. */
@@ -96,11 +86,9 @@ export class Rings {
   /** Begins a job: sends what the rings take at once. Never waits. */
   begin(job: RingJob): RingRun {
     const { length } = job.outgoing
-    const { to, from } = this.#ringsOf(job.format)
     const run: RingRun = {
       job,
-      to,
-      from,
+      rows: this.#memory.rowsOf(job.format),
       sent: new Int32Array(length),
       taken: new Int32Array(length),
       finished: false,
@@ -113,16 +101,16 @@ export class Rings {
   /** Moves items until all have been sent and taken. */
   *finish(run: RingRun): Step<void> {
     if (run.finished) return
-    const bell = this.#credits[this.#member]!
+    const { own, bellIndex } = this.#memory
     for (;;) {
-      const heard = Atomics.load(bell, this.#bellIndex)
+      const heard = Atomics.load(own, bellIndex)
       const sent = this.#send(run)
       const received = this.#receive(run)
       if (sent.left === 0 && received.missing < 0) break
       if (sent.moved || received.moved) continue
       this.stalls += sent.left
       const awaited = received.missing >= 0 ? received.missing : sent.full
-      yield* this.#signals.untilRung(bell, this.#bellIndex, heard, awaited, run.job.tag)
+      yield* this.#signals.untilRung(own, bellIndex, heard, awaited, run.job.tag)
     }
     for (let lane = 0; lane < run.sent.length; lane++) {
       this.#sentBefore[lane] = this.#sentBefore[lane]! + run.sent[lane]!
@@ -150,7 +138,7 @@ export class Rings {
         const lane = m * channels + c
         const all = job.outgoing[lane]!
         if (sent[lane] === all) continue
-        const head = Atomics.load(this.#credits[m]!, this.#headIndex(this.#member, c))
+        const head = this.#memory.headOf(m, c)
         const before = sent[lane]!
         let room = ringTokens - ((this.#sentBefore[lane]! + before - head) | 0)
         for (;;) {
@@ -161,7 +149,7 @@ export class Rings {
         }
         if (sent[lane]! > before) {
           moved = true
-          this.#ring(m)
+          this.#memory.ring(m)
         }
         if (sent[lane]! < all) {
           left++
@@ -177,14 +165,14 @@ export class Rings {
     const { ringTokens, channels } = this.config
     const { job, sent } = run
     const lane = m * channels + c
-    const ring = run.to[lane]!
+    const ring = run.rows.to[lane]!
     const position = this.#sentBefore[lane]! + sent[lane]!
     const slot = position % ringTokens
     const first = Math.min(n, ringTokens - slot)
     job.write(lane, sent[lane]!, first, ring, slot)
     if (first < n) job.write(lane, sent[lane]! + first, n - first, ring, 0)
     sent[lane] = sent[lane]! + n
-    Atomics.store(this.#credits[this.#member]!, this.#tailIndex(m, c), (position + n) | 0)
+    this.#memory.setTail(m, c, (position + n) | 0)
   }
 
   /** Takes from every channel what has come. */
@@ -192,7 +180,6 @@ export class Rings {
     const { size } = this.#views
     const { channels, ringTokens } = this.config
     const { job, taken } = run
-    const own = this.#credits[this.#member]!
     const [origin, arrived] = [this.#origin, this.#arrived]
     let moved = false
     let missing = -1
@@ -202,69 +189,18 @@ export class Rings {
         const before = this.#takenBefore[lane]!
         origin[m] = before % ringTokens
         // The lane's tail has gone on when its source is at the next operation already.
-        const tail = Atomics.load(this.#credits[m]!, this.#tailIndex(this.#member, c))
+        const tail = this.#memory.tailOf(m, c)
         arrived[m] = Math.min(job.incoming[lane]!, (tail - before) | 0)
       }
-      const lacks = job.read(c, run.from[c]!, origin, arrived, taken)
+      const lacks = job.read(c, run.rows.from[c]!, origin, arrived, taken)
       if (lacks >= 0) missing = lacks
       for (let m = 0; m < size; m++) {
         const lane = m * channels + c
-        const index = this.#headIndex(m, c)
-        const head = (this.#takenBefore[lane]! + taken[lane]!) | 0
-        if (own[index] === head) continue
-        Atomics.store(own, index, head)
-        this.#ring(m)
+        if (!this.#memory.setHead(m, c, (this.#takenBefore[lane]! + taken[lane]!) | 0)) continue
+        this.#memory.ring(m)
         moved = true
       }
     }
     return { moved, missing }
-  }
-
-  /** Wakes a member that sleeps: something that it may wait for has moved. */
-  #ring(member: number): void {
-    if (member === this.#member) return
-    const words = this.#credits[member]!
-    Atomics.add(words, this.#bellIndex, 1)
-    Atomics.notify(words, this.#bellIndex)
-  }
-
-  /** Of the words that a source writes: the tail of its lane to `destination`. */
-  #tailIndex(destination: number, channel: number): number {
-    return (destination * this.config.channels + channel) * PAD
-  }
-
-  /** Of the words that a destination writes: the head of the lane from `source`. */
-  #headIndex(source: number, channel: number): number {
-    return ((this.#views.size + source) * this.config.channels + channel) * PAD
-  }
-
-  /** The one word that all members write: it says nothing but that there is something to look at. */
-  get #bellIndex(): number {
-    return 2 * this.#views.size * this.config.channels * PAD
-  }
-
-  /** The rings in all members' memory that this rank writes or reads, as rows of the format. */
-  #ringsOf(format: WireFormat): Pick<RingRun, 'to' | 'from'> {
-    const known = this.#rows.get(format.dtype)
-    if (known) return known
-    const { channels, ringTokens } = this.config
-    const { size } = this.#views
-    const allSources = ringSources(this.#views.config.normal!, size) === size
-    const members = Array.from({ length: size }, (_, m) => wireRows({ format, span: this.#views.span(m, 'rings')! }))
-    const ring = (destination: number, source: number, channel: number): Rows => {
-      const none = source === destination && !allSources
-      const place = source > destination && !allSources ? source - 1 : source
-      const byteOffset = none ? 0 : (place * channels + channel) * ringTokens * this.#rowBytes
-      return { ...members[destination]!, byteOffset, rowBytes: this.#rowBytes, capacity: none ? 0 : ringTokens }
-    }
-    const to = Array.from({ length: size * channels }, (_, lane) =>
-      ring(Math.floor(lane / channels), this.#member, lane % channels),
-    )
-    const from = Array.from({ length: channels }, (_, c) =>
-      Array.from({ length: size }, (_, source) => ring(this.#member, source, c)),
-    )
-    const rings = { to, from }
-    this.#rows.set(format.dtype, rings)
-    return rings
   }
 }
