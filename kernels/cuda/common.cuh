@@ -10,6 +10,9 @@ typedef unsigned long long u64;
 typedef long long i64;
 
 #define DEVICE __device__ __forceinline__
+/// Shared memory of a launch, and of a kernel; by names that the emulated machine of tests can give another meaning.
+#define DYNAMIC_SHARED(type, name) extern __shared__ __align__(128) type name[]
+#define BLOCK_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 
 // ---------------------------------------------------------------------------------------------- numbers
 

@@ -18,7 +18,7 @@ constexpr int PIECE = 1024, TILE = 128;
 
 extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, int ids_stride, int top_k, int slots, int experts,
                                                                int *counts, int *before, u16 *within, int *faults) {
-  extern __shared__ int here[]; // [experts]
+  DYNAMIC_SHARED(int, here); // [experts]
   for (int e = threadIdx.x; e < experts; e += blockDim.x) here[e] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < PIECE; i += blockDim.x) {

@@ -158,7 +158,7 @@ DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scra
 
 template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p, int items_room) {
   constexpr int CAPACITY = 8 * TILES;
-  extern __shared__ __align__(128) u8 shared[];
+  DYNAMIC_SHARED(u8, shared);
   const int lane = lane_id(), warp = warp_id();
   const int x_pitch = p.k * 2 + 16;
   // Layout: ring | x | parts (two halves, or one for 32 rows) | barriers | plan

@@ -14,7 +14,7 @@ constexpr u32 STAGE_BYTES = (ROWS + COLUMNS) * PITCH;
 template <bool GATED>
 DEVICE void grouped(const bf16 *x, i64 x_stride, const u8 *w, i64 w_bytes, bf16 *out, i64 out_stride, const int4 *tiles,
                     const int *tile_count, int n, int k) {
-  __shared__ __align__(16) u8 shared[STAGES * STAGE_BYTES];
+  BLOCK_SHARED(u8, shared, STAGES * STAGE_BYTES);
   if ((int)blockIdx.y >= *tile_count) return;
   const int4 tile = tiles[blockIdx.y];
   if (tile.x < 0) return;

@@ -98,7 +98,7 @@ DEVICE void store32(bf16 *row, bool valid, int column, int n, u32 (&w)[4]) {
 template <bool GATED, int CLUSTER>
 DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *out, i64 out_stride, const int4 *tiles,
                          const int *tile_count, int n, int k, int chunk) {
-  extern __shared__ u8 raw[];
+  DYNAMIC_SHARED(u8, raw);
   // Swizzled boxes lie at multiples of 1024 bytes, at the same place in both blocks of a cluster.
   const u32 base = (shared_address(raw) + 1023u) & ~1023u;
   const u32 full = base + STAGES * STAGE_BYTES, empty = full + STAGES * 8;

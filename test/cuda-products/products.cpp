@@ -1,0 +1,268 @@
+// Runs the kernels of products on the emulated machine and compares them with sums in double precision. A line a case; exits with 1
+// when one fails.
+#include "elements.cuh"
+#include "wgmma.cuh"
+
+namespace skinny_kernels {
+#include "gemm_skinny_sm90.cu"
+}
+namespace grouped_kernels {
+#include "grouped_gemm_sm90.cu"
+}
+namespace mma_kernels {
+#include "grouped_gemm_mma.cu"
+}
+namespace row_kernels {
+#include "expert_rows.cu"
+}
+
+namespace {
+
+std::mt19937 generator(3);
+float noise() { return std::uniform_real_distribution<float>(-1.0f, 1.0f)(generator); }
+int below(int n) { return (int)(generator() % (unsigned)n); }
+std::vector<bf16> numbers(size_t count) {
+  std::vector<bf16> v(count);
+  for (auto &x : v) x = to_bf16(noise());
+  return v;
+}
+double dot(const bf16 *a, const bf16 *b, int k) {
+  double sum = 0;
+  for (int i = 0; i < k; i++) sum += (double)to_float(a[i]) * to_float(b[i]);
+  return sum;
+}
+double silu(double x) { return x / (1 + exp(-x)); }
+
+int failures = 0;
+void report(const char *name, bool ok) {
+  std::printf("%s %s\n", ok ? "ok  " : "FAIL", name);
+  if (!ok) failures++;
+}
+
+template <class Kernel> void launch(dim3 grid, unsigned threads, size_t bytes, Kernel kernel) {
+  gridDim = grid;
+  blockDim = {threads, 1, 1};
+  machine::body = kernel;
+  for (unsigned b = 0; b < grid.x * grid.y; b++) {
+    machine::runBlock({b % grid.x, b / grid.x, 0}, threads, bytes);
+    endOfBlock();
+  }
+}
+
+bool close(double got, double want, double relative, int k) { return fabs(got - want) <= 1e-5 * k + fabs(want) * relative + 1e-4; }
+
+constexpr u16 NAN_BITS = 0x7fc0;
+
+// out[o] = x[i] · W[e]ᵀ for every live (o, i, e); everything else stays.
+struct Rows {
+  std::vector<bf16> x, w, half;
+  std::vector<float> full;
+  int n, k, outStride, xStride;
+  bool gated;
+  Rows(int xRows, int outRows, int groups, int n, int k, bool gated)
+      : x(numbers((size_t)xRows * (k + 8))), w(numbers((size_t)groups * n * (gated ? 2 : 1) * k)),
+        half((size_t)outRows * (n + 8), bf16{NAN_BITS}), full((size_t)outRows * (n + 8), 7.0f), n(n), k(k), outStride(n + 8),
+        xStride(k + 8), gated(gated) {}
+  i64 matrixBytes() const { return (i64)n * (gated ? 2 : 1) * k * 2; }
+  double want(int xRow, int group, int column) const {
+    const bf16 *from = &x[(size_t)xRow * xStride], *matrix = &w[(size_t)group * matrixBytes() / 2];
+    const double first = dot(from, matrix + (size_t)column * k, k);
+    return gated ? silu(first) * dot(from, matrix + (size_t)(n + column) * k, k) : first;
+  }
+  bool halfIs(int row, int column, double want) const {
+    return close(to_float(half[(size_t)row * outStride + column]), want, 0.005, gated ? 16 * k : k);
+  }
+  bool untouched(int row, int column) const {
+    return half[(size_t)row * outStride + column].bits == NAN_BITS && full[(size_t)row * outStride + column] == 7.0f;
+  }
+};
+
+struct Skinny {
+  const char *name;
+  int mode, count, experts, topK, divisor, n, k, tileRows, stages, capacity;
+  bool gated;
+};
+
+void run(const Skinny &c) {
+  using namespace skinny_kernels;
+  const bool masked = c.mode == 1, routed = c.mode == 2;
+  const int outRows = masked ? c.experts * c.divisor : c.count, xRows = masked ? outRows : ceil((double)c.count / c.divisor);
+  Rows r(xRows, outRows, c.experts, c.n, c.k, c.gated);
+  const int stride = c.topK + 1;
+  std::vector<int> index;
+  for (int e = 0; masked && e < c.experts; e++) index.push_back(e % 3 == 1 ? 0 : below(c.divisor + 2));
+  for (int i = 0; routed && i < c.count / c.topK * stride; i++) index.push_back(below(c.experts + 2) - 1);
+  std::vector<float> bias(c.n);
+  for (auto &b : bias) b = noise();
+  const int items = masked   ? c.experts * ((c.divisor + c.capacity - 1) / c.capacity)
+                    : routed ? std::min(c.count, c.experts + c.count / c.capacity)
+                             : (c.count + c.capacity - 1) / c.capacity;
+  const size_t bytes = (size_t)c.capacity * (2 * c.k + 16) + (c.capacity == 32 ? 1 : 2) * 8 * c.capacity * 80 + 16 * c.stages + 64 +
+                       items * 6 + (routed ? 18 * c.experts + 2 * c.count : 0) + (size_t)c.stages * 16640;
+  const auto kernel = c.gated ? (c.capacity == 8 ? skinny8_gated_bf16 : c.capacity == 16 ? skinny16_gated_bf16 : skinny32_gated_bf16)
+                              : (c.capacity == 8 ? skinny8_f32 : c.capacity == 16 ? skinny16_f32 : skinny32_f32);
+  launch({5, 1, 1}, 288, bytes, [&] {
+    u8 *out = c.gated ? reinterpret_cast<u8 *>(r.half.data()) : reinterpret_cast<u8 *>(r.full.data());
+    kernel(r.x.data(), r.xStride, reinterpret_cast<u8 *>(r.w.data()), r.matrixBytes(), out, r.outStride,
+           c.gated ? nullptr : bias.data(), index.data(), nullptr, c.mode, masked ? c.divisor : c.count, c.experts, c.topK, stride,
+           c.divisor, c.n, c.k, c.tileRows, c.stages, c.gated ? 0 : 1, items);
+  });
+  bool ok = true;
+  for (int row = 0; row < outRows; row++) {
+    int group = 0, from = row;
+    bool live = true;
+    if (masked) group = row / c.divisor, live = row % c.divisor < index[group];
+    if (routed) group = index[row / c.topK * stride + row % c.topK], live = group >= 0 && group < c.experts, from = row / c.divisor;
+    for (int column = 0; column < r.outStride; column++)
+      if (!live || column >= c.n) ok = ok && r.untouched(row, column);
+      else if (c.gated) ok = ok && r.halfIs(row, column, r.want(from, group, column));
+      else ok = ok && close(r.full[(size_t)row * r.outStride + column], r.want(from, group, column) + bias[column] + 7, 1e-5, c.k);
+  }
+  report(c.name, ok);
+}
+
+struct Grouped {
+  const char *name;
+  bool mma, gated;
+  std::vector<int> rows; // of each group; below 0: of none
+  int n, k, blocks, chunk;
+};
+
+void run(const Grouped &c) {
+  std::vector<int4> tiles;
+  std::vector<int> groupOf;
+  for (size_t g = 0; g < c.rows.size(); g++) {
+    const int count = abs(c.rows[g]), group = c.rows[g] < 0 ? -1 : (int)g;
+    for (int at = 0; at < count; at += 128) tiles.push_back({group, (int)groupOf.size() + at, std::min(128, count - at), 0});
+    groupOf.insert(groupOf.end(), count, group);
+  }
+  const int total = (int)groupOf.size(), groups = (int)c.rows.size(), count = (int)tiles.size();
+  Rows r(total, total + 1, groups, c.n, c.k, c.gated);
+  const u8 *w = reinterpret_cast<u8 *>(r.w.data());
+  if (c.mma) {
+    const auto kernel = c.gated ? mma_kernels::grouped_gemm_mma_gated : mma_kernels::grouped_gemm_mma;
+    const int width = c.gated ? 32 : 64;
+    launch({(unsigned)((c.n + width - 1) / width), (unsigned)count + 1, 1}, 256, 46080, [&] {
+      kernel(r.x.data(), r.xStride, w, r.matrixBytes(), r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k);
+    });
+  } else {
+    const auto kernel = c.gated ? grouped_kernels::grouped_gemm_gated : grouped_kernels::grouped_gemm;
+    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total, 1}, {(u64)r.xStride * 2, 0}, {64, 128}};
+    const TensorMap weights{w, {(u64)c.k, (u64)r.matrixBytes() / 2 / c.k, (u64)groups}, {(u64)c.k * 2, (u64)r.matrixBytes()}, {64, 128}};
+    launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 49152 + 1024 + 64,
+           [&] { kernel(x, weights, r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk); });
+  }
+  bool ok = true;
+  for (int row = 0; row <= total; row++)
+    for (int column = 0; column < r.outStride; column++) {
+      const int group = row < total ? groupOf[row] : -1;
+      ok = ok && (group < 0 || column >= c.n ? r.untouched(row, column) : r.halfIs(row, column, r.want(row, group, column)));
+    }
+  report(c.name, ok);
+}
+
+struct Sorted {
+  const char *name;
+  int rows, topK, experts, width;
+};
+
+void run(const Sorted &c) {
+  using namespace row_kernels;
+  const int slots = c.rows * c.topK, stride = c.topK + 2, pieces = (slots + 1023) / 1024;
+  std::vector<int> ids(c.rows * stride), counts(c.experts), offsets(c.experts, -5), place(slots, -7), before(pieces * c.experts, -1);
+  for (auto &id : ids) id = below(c.experts + 2) - 1;
+  std::vector<u16> within(slots);
+  std::vector<int4> tiles(slots / 128 + std::min(c.experts, slots) + 1);
+  int tileCount = -1;
+  const auto x = numbers((size_t)c.rows * (c.width + 8));
+  std::vector<bf16> to((size_t)slots * c.width), out((size_t)c.rows * (c.width + 8), bf16{NAN_BITS});
+  std::vector<float> weights(c.rows * (c.topK + 1));
+  for (auto &w : weights) w = noise();
+  // Twice: a launch finds what the one before left.
+  for (int time = 0; time < 2; time++) {
+    launch({(unsigned)pieces, 1, 1}, 256, c.experts * 4,
+           [&] { expert_count(ids.data(), stride, c.topK, slots, c.experts, counts.data(), before.data(), within.data(), nullptr); });
+    launch({1, 1, 1}, 1024, 256, [&] { expert_tiles(counts.data(), offsets.data(), c.experts, tiles.data(), &tileCount); });
+    launch({(unsigned)(c.rows + 7) / 8, 1, 1}, 256, 0, [&] {
+      expert_gather(x.data(), c.width + 8, c.width, ids.data(), stride, c.topK, c.rows, c.experts, offsets.data(), before.data(),
+                    within.data(), place.data(), to.data());
+    });
+  }
+  launch({(unsigned)c.rows, (unsigned)(c.width + 1023) / 1024, 1}, 128, 0, [&] {
+    expert_combine_bf16_bf16(out.data(), c.width + 8, to.data(), c.width, ids.data(), stride, weights.data(), c.topK + 1, c.topK, c.experts,
+                             c.width, place.data());
+  });
+  bool ok = true;
+  std::vector<int> used(slots), of(c.experts);
+  for (int s = 0; s < slots; s++) {
+    const int e = ids[s / c.topK * stride + s % c.topK];
+    if (e < 0 || e >= c.experts) {
+      ok = ok && place[s] == -1;
+      continue;
+    }
+    of[e]++;
+    ok = ok && place[s] >= offsets[e] && place[s] < slots && used[place[s]]++ == 0;
+    for (int i = 0; ok && i < c.width; i++)
+      ok = to[(size_t)place[s] * c.width + i].bits == x[(size_t)(s / c.topK) * (c.width + 8) + i].bits;
+  }
+  int at = 0, tile = 0;
+  for (int e = 0; e < c.experts; e++) {
+    ok = ok && offsets[e] == at && counts[e] == 0;
+    for (int r = 0; r < of[e]; r += 128, tile++)
+      ok = ok && tiles[tile].x == e && tiles[tile].y == at + r && tiles[tile].z == std::min(128, of[e] - r);
+    at += of[e];
+  }
+  for (int s = 0; s < slots; s++) {
+    const int e = ids[s / c.topK * stride + s % c.topK];
+    ok = ok && (place[s] < 0 || place[s] < offsets[e] + of[e]);
+  }
+  ok = ok && tile == tileCount;
+  for (int r = 0; ok && r < c.rows; r++)
+    for (int i = 0; i < c.width + 8; i++) {
+      const bf16 got = out[(size_t)r * (c.width + 8) + i];
+      double want = 0;
+      for (int j = 0; i < c.width && j < c.topK; j++)
+        if (const int p = place[r * c.topK + j]; p >= 0) want += weights[r * (c.topK + 1) + j] * to_float(to[(size_t)p * c.width + i]);
+      ok = ok && (i < c.width ? close(to_float(got), want, 0.005, 1) : got.bits == NAN_BITS);
+    }
+  report(c.name, ok);
+}
+
+} // namespace
+
+int main() {
+  const Skinny skinny[] = {
+      {"one row, one step of k", 0, 1, 1, 1, 1, 16, 16, 16, 3, 8, false},
+      {"tail of columns and of chunks", 0, 3, 1, 1, 1, 40, 528, 16, 3, 8, false},
+      {"units of 8 rows of W", 0, 9, 1, 1, 1, 72, 1040, 8, 4, 16, false},
+      {"two items of 32 rows", 0, 50, 1, 1, 1, 24, 768, 16, 3, 32, false},
+      {"masked", 1, 0, 6, 1, 16, 72, 272, 16, 3, 16, false},
+      {"masked, several items a group, gated", 1, 0, 5, 1, 40, 40, 528, 16, 3, 8, true},
+      {"routed, several items an expert", 2, 60, 5, 3, 3, 72, 272, 16, 5, 8, false},
+      {"routed, many experts, gated", 2, 80, 130, 4, 1, 40, 528, 16, 3, 16, true},
+      {"routed, many rows an expert, gated", 2, 300, 4, 2, 2, 24, 64, 16, 3, 32, true},
+  };
+  const Grouped grouped[] = {
+      {"mma, ragged groups", true, false, {1, 130, 0, 200}, 136, 136, 0, 0},
+      {"mma, gated, rows of no group", true, true, {77, -128, 5}, 72, 72, 0, 0},
+      {"wgmma, one tile", false, false, {128}, 256, 64, 1, 8},
+      {"wgmma, ragged groups, several tiles a block", false, false, {1, 130, 0, 200, -5, 9}, 264, 520, 3, 2},
+      {"wgmma, gated", false, true, {77, -128, 5, 130}, 136, 328, 4, 8},
+  };
+  const Sorted sorted[] = {
+      {"rows of one token", 1, 8, 16, 64},
+      {"rows of several pieces", 300, 4, 7, 16},
+      {"rows wider than a warp loads at once", 200, 8, 130, 2056},
+  };
+  for (int choice = 0; choice < 3; choice++) {
+    machine::choices.copiesAtOnce = choice == 0;
+    machine::choices.seed = choice == 2 ? 5 : 0;
+    std::printf("copies %s, threads %s\n", choice == 0 ? "at once" : "late", choice == 2 ? "in any order" : "in order");
+    for (const auto &c : sorted) run(c);
+    for (const auto &c : skinny) run(c);
+    for (const auto &c : grouped) run(c);
+  }
+  // Ids beyond the experts are drawn above, and each is reported.
+  report("experts that do not exist are reported", faultsSeen > 0);
+  return failures > 0;
+}
