@@ -12,6 +12,7 @@ import {
   kernelOf,
   matrixAddress,
   matrixStride,
+  rowsOfMatrix,
   vectorAddress,
   vectorWidth,
 } from './operands.js'
@@ -38,8 +39,9 @@ export const expertOps = (d: CudaKernels): Pick<Ops, 'experts'> => ({
     const [wide, inner, narrow] = [piece(0, 2 * inter), piece(2 * inter, inter), piece(3 * inter, hidden)]
     const product = (to: Field, from: Field, m: PackedMatrix, bias: number, shared: boolean) => {
       const { n, k, count } = m
+      const v = vectorWidth([4, 1], k, [from, rowsOfMatrix(d, m)])
       const args = d
-        .kernel('generic_gemm.cu', `expert_product_${from.type}_${m.kind}_${to.type}`)
+        .kernel('generic_gemm.cu', `expert_product_${from.type}_${m.kind}_${to.type}_${v}`)
         .bind(
           [
             ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'i32', 'i32', 'i32'] as const),
@@ -62,7 +64,7 @@ export const expertOps = (d: CudaKernels): Pick<Ops, 'experts'> => ({
     const v = vectorWidth([8, 1], hidden, [o, narrow])
     const { threads, grid } = elementGrid(hidden, v)
     const sum = d
-      .kernel('permute.cu', `weighted_sum_${o.type}_${v}`)
+      .kernel('weighted_sum.cu', `weighted_sum_${o.type}_${v}`)
       .bind(
         ['u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'],
         [

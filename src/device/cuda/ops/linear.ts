@@ -1,7 +1,16 @@
 // Plain matrix products: the slow reference on the device, for shapes and types that no fast path takes.
 import type { Operand, Ops, PackedMatrix, ParameterVector } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
-import { ceilDiv, field, kernelOf, matrixAddress, matrixStride, vectorAddress } from './operands.js'
+import {
+  ceilDiv,
+  field,
+  kernelOf,
+  matrixAddress,
+  matrixStride,
+  rowsOfMatrix,
+  vectorAddress,
+  vectorWidth,
+} from './operands.js'
 
 const WARPS = 8
 const MOST_BLOCKS_Y = 65535
@@ -21,8 +30,10 @@ function bindProduct(d: CudaKernels, a: Product) {
   const { n, k } = a.weight
   const o = field(d, a.out, (a.heads - 1) * a.outHeadStride + n)
   const i = field(d, a.x, (a.heads - 1) * a.xHeadStride + k)
+  const heads = { ...i, stride: a.xHeadStride }
+  const v = vectorWidth([4, 1], k, [i, heads, rowsOfMatrix(d, a.weight)])
   const args = d
-    .kernel('generic_gemm.cu', `product_${i.type}_${a.weight.kind}_${o.type}`)
+    .kernel('generic_gemm.cu', `product_${i.type}_${a.weight.kind}_${o.type}_${v}`)
     .bind(
       ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'u64'],
       [

@@ -53,6 +53,13 @@ export interface Vectored {
   readonly bytes: number
 }
 
+/** The rows of a matrix. Matrices begin at multiples of 64 bytes. */
+export const rowsOfMatrix = (d: CudaKernels, m: PackedMatrix): Vectored => ({
+  address: matrixAddress(d, m),
+  stride: m.k,
+  bytes: elementBytes(m.kind),
+})
+
 export const parameterField = (address: number): Vectored => ({ address, stride: 0, bytes: 4 })
 
 /**
