@@ -6,6 +6,7 @@
 #include "attention_decode.cu"
 #include "attention_plan.cu"
 #include "attention_prefill.cu"
+#include "attention_prefill_sm90.cu"
 #include "attention_latent.cu"
 
 using att::bf16_bits;
@@ -136,9 +137,10 @@ bool run(const Case &c, const machine::Choices &choices) {
              (int)(d.kv.size() / d.kvStride), (int)d.table.size(), scale * att::LOG2_E);
     };
   };
+  const bool hopper = c.name.rfind("hopper", 0) == 0;
   const int *planned = nullptr;
   if (c.planned) {
-    const int tileRows = max(1, 128 / group);
+    const int tileRows = max(1, (hopper ? 192 : 128) / group);
     machine::launch({1, 1, 1}, 1024, 0, [&] { attention_plan(plan.data(), d.sequence.data(), d.position.data(), rows, 1, 1, tileRows); });
     planned = plan.data();
     std::vector<int> seen(rows, 0);
@@ -155,7 +157,8 @@ bool run(const Case &c, const machine::Choices &choices) {
     else machine::launch(grid, 128, Layout<64>::RING_BYTES * WARPS, arguments(attention_decode_64, planned));
     if (c.planned) {
       const dim3 tiles{(unsigned)max(1, items / 4) * c.kvHeads, 1, 1};
-      if (c.width == 128) machine::launch(tiles, 128, prefill::Layout<128>::BYTES, arguments(attention_prefill_128, planned));
+      if (hopper) machine::launch(tiles, prefill90::THREADS, prefill90::BYTES, arguments(attention_prefill_128_sm90, planned));
+      else if (c.width == 128) machine::launch(tiles, 128, prefill::Layout<128>::BYTES, arguments(attention_prefill_128, planned));
       else machine::launch(tiles, 128, prefill::Layout<64>::BYTES, arguments(attention_prefill_64, planned));
     }
   }
@@ -204,6 +207,10 @@ int main(int count, char **words) {
        joined({runOf(0, 90, 37), {{1, 70}}, runOf(2, 0, 33), {{3, 5}, {-1, 0}, {-1, 1}}, runOf(4, 60, 9)}), 2, 1, 0, false, true},
       {"prefill of 128, window and sinks, 7 heads a group", 7, 1, 128, 128, 8, joined({runOf(0, 0, 90), runOf(1, 100, 40)}), 1, 1, 50, true, true},
       {"prefill of 64, one head a group", 2, 2, 64, 64, 32, joined({runOf(0, 3, 200), {{1, 7}}}), 1, 1, 0, false, true},
+      {"hopper prefill, a prompt", 8, 1, 128, 128, 16, runOf(0, 0, 160), 1, 1, 0, false, true},
+      {"hopper prefill, chunks and single rows", 8, 2, 128, 128, 16,
+       joined({runOf(0, 290, 37), {{1, 70}}, runOf(2, 0, 33), {{3, 5}, {-1, 0}, {-1, 1}}, runOf(4, 60, 9)}), 2, 1, 0, false, true},
+      {"hopper prefill, window and sinks, 7 heads a group", 7, 1, 128, 128, 8, joined({runOf(0, 0, 190), runOf(1, 200, 40)}), 1, 1, 150, true, true},
       {"latent, 16 heads", 16, 1, 576, 512, 16, {{0, 100}, {1, 3}, {-1, 0}}, 2},
       {"latent, 6 heads, sinks and window", 6, 1, 576, 512, 16, {{0, 100}}, 3, 1, 70, true},
       {"latent, 70 heads, tiles of 32 keys", 70, 1, 576, 512, 16, {{0, 100}}, 2},

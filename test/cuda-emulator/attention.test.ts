@@ -17,19 +17,19 @@ describe.skipIf(missing)('attention kernels on an emulated GPU', () => {
   beforeAll(() => {
     folder = mkdtempSync(join(tmpdir(), 'switchyard-emulator-'))
     for (const name of readdirSync(kernels))
-      if (/^attention_(?!primitives).*\.cuh?$/.test(name) && !name.endsWith('_sm90.cu'))
-        copyFileSync(join(kernels, name), join(folder, name))
+      if (/^attention_.*\.cuh?$/.test(name)) copyFileSync(join(kernels, name), join(folder, name))
+    // These replace what the instructions of the machine are.
     for (const name of readdirSync(here)) copyFileSync(join(here, name), join(folder, name))
     const flags = ['-std=c++17', '-O1', '-Wall', '-Wno-unknown-pragmas', '-Wno-unused-variable']
     execFileSync(compiler, [...flags, 'attention.cpp', '-o', 'attention'], { cwd: folder, stdio: 'inherit' })
   }, 120_000)
   afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
-  it.each(['decode', 'prefill', 'latent'])('%s', cases => {
+  it.each(['decode', 'prefill', 'hopper', 'latent'])('%s', cases => {
     const { status, stdout, stderr } = spawnSync(join(folder, 'attention'), [cases], { encoding: 'utf8' })
     expect(stderr).toBe('')
     expect(stdout).not.toMatch(/FAIL/)
-    expect(stdout.match(/^ok /gm)?.length).toBeGreaterThanOrEqual(8)
+    expect(stdout.match(/^ok /gm)?.length).toBeGreaterThanOrEqual(6)
     expect(status).toBe(0)
   })
 })

@@ -92,7 +92,7 @@ struct Fiber {
 
 inline Choices choices;
 inline std::vector<Fiber> fibers;
-inline std::vector<Meeting> warps;
+inline std::vector<Meeting> warps, groups;
 inline std::vector<Lane> lanes;
 inline Meeting block;
 inline Fiber *current = nullptr;
@@ -165,6 +165,7 @@ inline void runBlock(dim3 at, unsigned threads, size_t bytes) {
   sharedBytes = bytes;
   if (fibers.size() < threads) fibers.resize(threads);
   warps.assign((threads + 31) / 32, Meeting{32, 0, nullptr, 0});
+  groups.assign((threads + 127) / 128, Meeting{128, 0, nullptr, 0});
   lanes.assign(threads, Lane{});
   block = Meeting{(int)threads, 0, nullptr, 0};
   std::vector<int> order(threads);
@@ -226,6 +227,9 @@ template <class Kernel> void launch(dim3 grid, unsigned threads, size_t bytes, K
 
 inline Meeting &myWarp() { return warps[current->number / 32]; }
 inline Lane *myLanes() { return &lanes[current->number / 32 * 32]; }
+// Four warps that issue matrix instructions together.
+inline Meeting &myGroup() { return groups[current->number / 128]; }
+inline Lane *myGroupLanes() { return &lanes[current->number / 128 * 128]; }
 inline Lane &myLane() { return lanes[current->number]; }
 
 } // namespace machine

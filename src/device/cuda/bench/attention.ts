@@ -1,7 +1,7 @@
 // Benchmarks of attention: decode and prompts of grouped heads (Qwen3-30B-A3B's 32 over 4, heads of 128), latents of 16 and 128 heads.
 // Results are compared with the plain kernel's on a spread of rows.
 import type { Operand } from '../../ops.js'
-import { type AttentionSpec, fastAttention } from '../ops/attention.js'
+import { type AttentionSpec, type FastAttentionOptions, fastAttention } from '../ops/attention.js'
 import { attentionStep } from '../ops/attention-step.js'
 import { plainAttentionOps } from '../ops/plain-attention.js'
 import { type BenchDevice, figure, type KernelBench, type KernelFigure } from './bench.js'
@@ -73,7 +73,17 @@ export function attentionCost({ model, batch }: Workload): { bytes: number; flop
   }
 }
 
-function* measure(b: BenchDevice, workloads: readonly Workload[], decode: boolean): Iterable<KernelFigure> {
+interface Variant {
+  readonly name: string
+  readonly options: FastAttentionOptions
+}
+
+function* measure(
+  b: BenchDevice,
+  workloads: readonly Workload[],
+  decode: boolean,
+  variants: (work: Workload) => readonly Variant[],
+): Iterable<KernelFigure> {
   for (const work of workloads) {
     const { heads, kvHeads, qkWidth, vWidth } = work.model
     const latent = vWidth < qkWidth
@@ -124,14 +134,15 @@ function* measure(b: BenchDevice, workloads: readonly Workload[], decode: boolea
       scale: 2 / Math.sqrt(qkWidth),
     }
     attentionStep(b.kernels).decodeOnly = decode
-    const bound = Array.from({ length: layers }, (_, i) =>
-      fastAttention(b.kernels, { ...spec, kv: half(cache, kvStride, i * slots * kvStride) }),
-    )
-    if (!bound[0]) continue
-    const time = b.timeInGraph(bound.map(run => () => run!(rows.length)))
-    bound[0](rows.length)
-    const worst = compare(b, spec, rows.length)
-    yield figure(decode ? 'attention decode' : 'attention prefill', work.shape, time, attentionCost(work), worst)
+    for (const { name, options } of variants(work)) {
+      const bound = Array.from({ length: layers }, (_, i) =>
+        fastAttention(b.kernels, { ...spec, kv: half(cache, kvStride, i * slots * kvStride) }, options),
+      )
+      if (!bound[0]) continue
+      const time = b.timeInGraph(bound.map(run => () => run!(rows.length)))
+      bound[0](rows.length)
+      yield figure(name, work.shape, time, attentionCost(work), compare(b, spec, rows.length))
+    }
     b.release()
   }
 }
@@ -171,7 +182,24 @@ function compare(b: BenchDevice, spec: AttentionSpec, rows: number): number {
   return worst
 }
 
+/** As chosen, and for larger batches with the keys of a row cut into a given number of parts at most. */
+const decodeVariants = ({ model, batch }: Workload): Variant[] => {
+  const name = 'attention decode'
+  const cut = (splits: number, minTiles: number): Variant => ({
+    name: `${name}, ${splits} parts`,
+    options: { cut: rows => ({ items: rows, splits, minTiles }) },
+  })
+  const several = model === QWEN && batch.length >= 8 ? [cut(1, 1), cut(2, 1), cut(4, 1), cut(8, 1)] : []
+  return [{ name, options: {} }, ...several]
+}
+
+const prefillVariants = ({ model }: Workload): Variant[] =>
+  (model === QWEN ? (['warp', 'warpgroup'] as const) : (['warp'] as const)).map(prompts => ({
+    name: `attention prefill, ${prompts}`,
+    options: { prompts },
+  }))
+
 export const attentionBenches: readonly KernelBench[] = [
-  { name: 'attention-decode', run: b => measure(b, DECODE, true) },
-  { name: 'attention-prefill', run: b => measure(b, PREFILL, false) },
+  { name: 'attention-decode', run: b => measure(b, DECODE, true, decodeVariants) },
+  { name: 'attention-prefill', run: b => measure(b, PREFILL, false, prefillVariants) },
 ]

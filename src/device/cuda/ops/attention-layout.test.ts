@@ -83,7 +83,7 @@ describe('cuts of decode', () => {
 })
 
 it('tiles of prompts fill the M side', () => {
-  expect([1, 7, 8, 100, 128].map(prefillTileRows)).toEqual([128, 18, 16, 1, 1])
+  expect([1, 7, 8, 100, 128].map(g => prefillTileRows(128, g))).toEqual([128, 18, 16, 1, 1])
   expect(prefillBlocks(4096, 16, 4)).toBe((256 + 16) * 4)
 })
 

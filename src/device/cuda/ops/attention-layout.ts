@@ -1,7 +1,7 @@
 // How attention on a GPU is cut into blocks: pure functions of what a bound operation knows. Context lengths are not among it; they
 // are read on the device, so that a captured graph stays right while sequences grow.
 
-/** Rows of the M side of a prefill block: rows times query heads of a KV head. */
+/** Fewest M-rows (rows times query heads of a KV head) of a prefill block: a group of heads must fit. */
 const PREFILL_ROWS = 128
 
 /** Query heads on the M side of a decode block. */
@@ -42,8 +42,8 @@ export function attentionFamily(s: AttentionShape): AttentionFamily | undefined 
   return inside && s.qkWidth === 576 && s.vWidth === 512 ? 'latent' : undefined
 }
 
-/** Rows of one tile of a prompt. */
-export const prefillTileRows = (groupHeads: number): number => Math.max(1, Math.floor(PREFILL_ROWS / groupHeads))
+/** Rows of one tile of a prompt, where a block takes `m` rows times query heads of a KV head. */
+export const prefillTileRows = (m: number, groupHeads: number): number => Math.max(1, Math.floor(m / groupHeads))
 
 /** Blocks along y of a decode launch: each takes up to 16 query heads of one KV head. */
 export const decodePieces = (kvHeads: number, groupHeads: number): number =>

@@ -49,7 +49,14 @@ const AT = {
 export interface FastAttentionOptions {
   /** For measurements: how decode is cut, instead of `decodeCut`. */
   readonly cut?: (rows: number) => DecodeCut
+  /** Which matrix instructions prompts use: of a warp (any GPU), or of a warpgroup (Hopper, heads of 128). */
+  readonly prompts?: PromptKernel
 }
+
+export type PromptKernel = 'warp' | 'warpgroup'
+
+/** Until the warpgroup's kernel has been checked on a GPU it is used only where asked for. */
+const PROMPTS: PromptKernel = 'warp'
 
 /** @returns undefined where operands or shapes are not of the fast kind: plain attention takes those */
 export function fastAttention(
@@ -128,7 +135,7 @@ function groupedAttention(
   d: CudaKernels,
   a: AttentionSpec,
   bind: Bind,
-  { cut }: FastAttentionOptions,
+  { cut, prompts = PROMPTS }: FastAttentionOptions,
   sequences: Field,
   positions: Field,
 ): (rows: number) => void {
@@ -140,9 +147,15 @@ function groupedAttention(
   const decodeBytes = DECODE_WARPS * DECODE_STAGES * 2 * DECODE_KEYS * width * 2
   const slots =
     d.properties.sms * d.kernel('attention_decode.cu', `attention_decode_${width}`).blocksPerSm(128, decodeBytes)
-  const prefill = bind('attention_prefill.cu', `attention_prefill_${width}`)
-  const prefillBytes = (128 + 2 * 2 * 64) * width * 2
-  const plan = planner(d, sequences, positions, prefillTileRows(groupHeads))
+  const hopper = prompts === 'warpgroup' && d.properties.capability === 90 && width === 128
+  // M-rows and keys of a block, with two stages of keys and values.
+  const [m, keys, threads] = hopper ? [192, 128, 384] : [128, 64, 128]
+  const prefill = hopper
+    ? bind('attention_prefill_sm90.cu', 'attention_prefill_128_sm90')
+    : bind('attention_prefill.cu', `attention_prefill_${width}`)
+  const prefillBytes = (m + 2 * 2 * keys) * width * 2
+  const tileRows = prefillTileRows(m, groupHeads)
+  const plan = planner(d, sequences, positions, tileRows)
   const step = attentionStep(d)
   return rows => {
     const mixed = !step.decodeOnly && rows > FEW_ROWS
@@ -153,7 +166,7 @@ function groupedAttention(
     if (!mixed) return
     prefill.set(AT.plan, at)
     prefill.set(AT.rows, rows)
-    prefill.launch([prefillBlocks(rows, prefillTileRows(groupHeads), kvHeads), 1, 1], 128, prefillBytes)
+    prefill.launch([prefillBlocks(rows, tileRows, kvHeads), 1, 1], threads, prefillBytes)
   }
 }
 
