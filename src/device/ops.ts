@@ -263,6 +263,8 @@ export interface Packer {
   packMatrix(target: PackedMatrix, index: number, rowStart: number, n: number, source: PackSource): void
   /** Writes `length` elements at `offset` of a vector from a source read with strideN (strideK ignored). */
   packVector(target: ParameterVector, offset: number, length: number, source: PackSource): void
+  /** Matrices asked for in f32 stay bf16 where the checkpoint holds them so and the run is bf16: nothing is lost. */
+  readonly keepsBf16?: boolean
   /** What was packed into a vector. Left out: its span can be read. */
   vectorValues?(vector: ParameterVector): Float32Array
   /** packMatrix of made-up numbers, drawn on the device. Left out: the host makes them. */

@@ -52,6 +52,7 @@ export function chunksOf(
 }
 
 export class CudaPacker implements Packer {
+  readonly keepsBf16 = true
   readonly #context: CudaContext
   readonly #kernels: CudaKernels
   #table: Float32Array | null = null

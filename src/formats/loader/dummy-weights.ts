@@ -3,6 +3,7 @@
 // whole, and runs with one seed are equal. Matrices are N(0, 0.02²), as models are initialised; norm weights 1; biases 0.
 import { CounterRandom, STREAM } from '../../runtime/random.js'
 import type { LoadedWeights } from '../weight-spec.js'
+import { narrowPlan } from './narrow-plan.js'
 import { type PackOptions, packPlan } from './pack-plan.js'
 import { matrixStrides } from './pack-source.js'
 
@@ -17,7 +18,10 @@ export interface DummyOptions extends PackOptions {
 
 export async function loadDummyWeights(options: DummyOptions): Promise<LoadedWeights> {
   const table = normalTable(options.seed)
-  return packPlan(options, (piece, weight, use) => {
+  // A bf16 checkpoint is what a bf16 run is a stand-in for.
+  const narrow = options.packer.keepsBf16 && options.dtype === 'bf16'
+  const plan = narrow ? narrowPlan(options.plan, () => true) : options.plan
+  return packPlan({ ...options, plan }, (piece, weight, use) => {
     const { count } = piece.rows
     if (weight.form === 'vector') {
       const values = new Float32Array(count).fill(/norm/.test(piece.tensor) ? 1 : 0)

@@ -5,6 +5,7 @@ import type { PackSource, SourceDtype } from '../../device/ops.js'
 import type { Checkpoint } from '../safetensors/index.js'
 import type { LoadedWeights, WeightPlan } from '../weight-spec.js'
 import { checkWeights, type Fp8Block, SCALE_SUFFIX } from './check-weights.js'
+import { narrowPlan } from './narrow-plan.js'
 import { type PackOptions, packPlan } from './pack-plan.js'
 import { matrixStrides, vectorStrides } from './pack-source.js'
 
@@ -24,7 +25,9 @@ export async function loadWeights(options: LoadOptions): Promise<LoadedWeights> 
   const { checkpoint, plan, fp8Block } = options
   checkWeights(checkpoint, [plan, ...(options.otherPlans ?? [])], fp8Block)
   const source = sourceReader(checkpoint, fp8Block)
-  return packPlan(options, (piece, weight, use) => {
+  const isBf16 = (tensor: string): boolean => checkpoint.tensors.get(tensor)!.dtype === 'BF16'
+  const packed = options.packer.keepsBf16 && options.dtype === 'bf16' ? narrowPlan(plan, isBf16) : plan
+  return packPlan({ ...options, plan: packed }, (piece, weight, use) => {
     const strides = weight.form === 'matrix' ? matrixStrides(piece) : vectorStrides(piece)
     if (weight.form === 'matrix' && strides.k !== weight.k)
       throw new Unreachable(`weight ${weight.name}: a piece of ${piece.tensor} has ${strides.k} inputs of ${weight.k}`)
