@@ -165,11 +165,15 @@ function loadFirst(koffi: Koffi, kind: LibraryKind, folders: readonly string[]):
   return { kind, path: null, handle: null, reason }
 }
 
+/** Loaded for others' sake. A handle that is collected unloads its library, so these are held as long as the thread lives. */
+const companions = new Map<string, LibraryHandle>()
+
 /** NVRTC asks the loader for its library of built-in functions by bare name: outside the loader's path it must be there already. */
 function loadBuiltins(koffi: Koffi, folder: string): void {
   for (const name of namesIn(folder).filter(file => /^libnvrtc-builtins\.so\.[\d.]+$/.test(file))) {
+    const path = join(folder, name)
     try {
-      koffi.load(join(folder, name))
+      if (!companions.has(path)) companions.set(path, koffi.load(path))
     } catch {
       // Of another version than this NVRTC; a missing one is named when it compiles.
     }
