@@ -11,6 +11,7 @@ import { bytes, printReport, table } from '../report.js'
 import { version } from '../version.js'
 import { ABLATION_AXES, ablateEngine, ablationText, parseAxes } from './ablate.js'
 import { readBandwidth } from './bandwidth.js'
+import { benchEngineCuda, cudaBenchText } from './engine-cuda.js'
 import { type BenchMachine, type BenchOptions, benchMachine, measureEngine, roomFor } from './measure-engine.js'
 import type { Speed } from './run.js'
 import { decodeStepBytes } from './step-bytes.js'
@@ -21,7 +22,8 @@ const BENCH_FLAGS = {
     type: 'integer',
     min: 1,
     max: 1 << 20,
-    default: 256,
+    default: null,
+    defaultHelp: '256; on a GPU 448',
     group: 'Workload',
     help: 'tokens of each prompt',
   },
@@ -69,7 +71,7 @@ export interface BenchReport {
 export function benchEngineCommand(io: CliIo): Command {
   const command = addEngineFlags(new Command('engine')).addOption(
     new Option('--batches <list>', 'numbers of streams that run together')
-      .default('1,8,32', '1,8,32')
+      .default(null, '1,8,32; on a GPU 1,32,128')
       .helpGroup('Workload:'),
   )
   command.addOption(
@@ -85,12 +87,23 @@ export function benchEngineCommand(io: CliIo): Command {
     )
     .addHelpText(
       'after',
-      '\nExamples:\n  switchyard bench engine models/demo\n  switchyard bench engine models/demo --batches 1,4 --output-tokens 64 --json\n  switchyard bench engine models/demo --tp-size 2 --attn-dp-size 2 --ablate dispatch,padding',
+      '\nExamples:\n  switchyard bench engine models/demo\n  switchyard bench engine models/demo --batches 1,4 --output-tokens 64 --json\n  switchyard bench engine models/demo --tp-size 2 --attn-dp-size 2 --ablate dispatch,padding\n  switchyard bench engine DIR --device cuda --load-format dummy --ep-dispatch-algorithm fake',
     )
     .action(async (dir: string | undefined, options: Readonly<Record<string, unknown>>) => {
       const flags = takeEngineFlags('bench engine', dir, options)
-      const workload = { ...takeFlags(BENCH_FLAGS, options), batches: parseBatches(options['batches'] as string) }
+      const onGpu = flags.device !== 'cpu'
+      const { promptTokens, ...rest } = takeFlags(BENCH_FLAGS, options)
+      const batches = parseBatches((options['batches'] as string | null) ?? (onGpu ? '1,32,128' : '1,8,32'))
+      const workload = { ...rest, promptTokens: promptTokens ?? (onGpu ? 448 : 256), batches }
       const json = options['json'] === true
+      if (onGpu) {
+        if (options['ablate'] !== undefined) {
+          throw new ConfigError('SY_CONFIG_CONFLICT', { first: '--ablate', second: `--device ${flags.device}` })
+        }
+        const report = await benchEngineCuda(io, flags, workload)
+        printReport(io, json, report, () => cudaBenchText(report))
+        return
+      }
       if (options['ablate'] !== undefined) {
         const report = await ablateEngine(io, flags, workload, parseAxes(options['ablate'] as string))
         printReport(io, json, report, () => ablationText(report))

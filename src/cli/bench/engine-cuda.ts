@@ -1,0 +1,278 @@
+// `switchyard bench engine DIR --device cuda`: decode and prompt speed of a model on a GPU as a client of the engine sees them,
+// each beside the limit that its bytes or its operations set, and where a step's time goes by the GPU's own clock.
+import type { EngineFlags } from '../../config/flags.js'
+import { LIMITS } from '../../device/cuda/bench/bench.js'
+import type { Engine } from '../../engine/index.js'
+import { GREEDY } from '../../engine/request.js'
+import { drawExperts } from '../../runtime/fake-routing.js'
+import { CounterRandom, STREAM } from '../../runtime/random.js'
+import { summarize, type Trace } from '../../trace/index.js'
+import { engineModule, startWithProgress } from '../engine.js'
+import type { CliIo } from '../io.js'
+import { bytes, table } from '../report.js'
+import { version } from '../version.js'
+import { type BenchMachine, type BenchOptions, benchMachine, roomFor } from './measure-engine.js'
+import { measure } from './run.js'
+import { decodeStepBytes, expectedExperts } from './step-bytes.js'
+import { prefillFlop } from './step-flop.js'
+
+/** Prompts of the prefill measurement. */
+const PREFILL = { streams: 4, promptTokens: 4096, repetitions: 3 } as const
+/** Decode steps of a traced run, after as many that only warm up. */
+const TRACED_STEPS = 24
+/** 80 bytes each. */
+const TRACE_RECORDS = 1 << 17
+
+export interface CudaDecodeRow {
+  readonly batch: number
+  readonly tokensPerSecond: number
+  readonly stepMs: number
+  /** Distinct experts of a layer that a step touches, mean over layers: counted where they are drawn, else expected of even routing. */
+  readonly expertsTouched: number | null
+  /** Bytes of weights and KV cache that a step reads. */
+  readonly stepBytes: number
+  /** tokens/s if those bytes took no longer than at the bandwidth of the limits. */
+  readonly limitTokensPerSecond: number
+  readonly shareOfLimit: number
+  /** Kernels and copies queued for a step, those inside its graph included. */
+  readonly launches: number
+  /** The host's own time of a step: forming, voting, queueing, committing; without waiting. */
+  readonly hostUs: number
+  /** Share of the GPU's time between steps; traced, so with a stamp after every operation. */
+  readonly gpuIdleShare: number | null
+  /** Microseconds of a step by kind of operation, traced, largest first. */
+  readonly kinds: readonly { readonly kind: string; readonly calls: number; readonly us: number }[]
+}
+
+export interface CudaPrefillRow {
+  readonly streams: number
+  readonly promptTokens: number
+  /** Median of several runs. */
+  readonly tokensPerSecond: number
+  readonly flop: number
+  readonly limitTokensPerSecond: number
+  readonly shareOfLimit: number
+}
+
+export interface CudaBenchReport {
+  readonly version: string
+  readonly machine: BenchMachine
+  readonly device: string
+  readonly model: string
+  readonly dtype: string
+  readonly loadFormat: string
+  readonly routing: string
+  readonly contextTokens: number
+  readonly outputTokens: number
+  readonly seed: number
+  readonly limits: typeof LIMITS
+  readonly decode: readonly CudaDecodeRow[]
+  readonly prefill: CudaPrefillRow | null
+}
+
+export async function benchEngineCuda(io: CliIo, flags: EngineFlags, options: BenchOptions): Promise<CudaBenchReport> {
+  const { startEngine } = await engineModule()
+  const { promptTokens, outputTokens, seed, batches } = options
+  const roomy = {
+    ...roomFor(flags, options),
+    chunkedPrefillSize: Math.max(flags.chunkedPrefillSize, PREFILL.streams * PREFILL.promptTokens),
+  }
+  const start = (...[given, hooks]: Parameters<typeof startEngine>) =>
+    startEngine(given, { ...hooks, traceRecords: TRACE_RECORDS })
+  const engine = await startWithProgress(io, start, roomy)
+  try {
+    const now = () => performance.now()
+    const decode: CudaDecodeRow[] = []
+    for (const batch of batches) {
+      io.err(`decoding ${batch === 1 ? '1 stream' : `${batch} streams`}\n`)
+      // Graphs of this size are captured before the clock counts.
+      await measure(engine, { batch, promptTokens: 16, outputTokens: 12, seed: seed + batch }, now)
+      const speed = await measure(engine, { batch, promptTokens, outputTokens, seed }, now)
+      const traced = await traceDecode(engine, batch, promptTokens, seed + 7 * batch)
+      decode.push(decodeRow(engine, options, speed, traced))
+    }
+    const prefill = await measurePrefill(engine, io, seed)
+    return {
+      version,
+      machine: benchMachine(),
+      device: String(engine.info()['kernels']),
+      model: engine.modelName,
+      dtype: engine.plan.dtype === 'f32' ? 'float32' : 'bfloat16',
+      loadFormat: flags.loadFormat,
+      routing: engine.plan.fakeRouting ? 'drawn evenly' : 'as the router chooses',
+      contextTokens: promptTokens + outputTokens / 2,
+      outputTokens,
+      seed,
+      limits: LIMITS,
+      decode,
+      prefill,
+    }
+  } finally {
+    await engine.close(0)
+  }
+}
+
+async function measurePrefill(engine: Engine, io: CliIo, seed: number): Promise<CudaPrefillRow | null> {
+  const { streams, promptTokens, repetitions } = PREFILL
+  if (promptTokens + 2 > engine.contextLength) return null
+  io.err(`prompts of ${streams} x ${promptTokens} tokens\n`)
+  const speeds: number[] = []
+  for (let run = 0; run <= repetitions; run++) {
+    const load = { batch: streams, promptTokens, outputTokens: 2, seed: seed + 1000 + run }
+    const { promptTokensPerSecond } = await measure(engine, load, () => performance.now())
+    if (run > 0) speeds.push(promptTokensPerSecond)
+    await engine.flushCache()
+  }
+  const tokensPerSecond = speeds.sort((a, b) => a - b)[repetitions >> 1]!
+  const flop = prefillFlop(engine.plan.programs[0]![0]!, streams, promptTokens)
+  const limit = (streams * promptTokens) / (flop / LIMITS.flopPerSecond)
+  return {
+    streams,
+    promptTokens,
+    tokensPerSecond,
+    flop,
+    limitTokensPerSecond: limit,
+    shareOfLimit: tokensPerSecond / limit,
+  }
+}
+
+/** A batch that decodes once more, recorded: only steps in which every stream takes a token. */
+async function traceDecode(engine: Engine, batch: number, promptTokens: number, seed: number): Promise<Trace> {
+  const random = new CounterRandom(seed, STREAM.benchmark)
+  const sampling = { ...GREEDY, maxTokens: 2 * TRACED_STEPS, ignoreEos: true }
+  const trace = engine.trace!
+  let begun = 0
+  const one = async (): Promise<void> => {
+    const inputIds = Array.from({ length: promptTokens }, () => random.below(engine.vocabSize))
+    let tokens = 0
+    for await (const event of engine.generate({ inputIds, sampling })) {
+      tokens += event.tokenIds.length
+      if (tokens === TRACED_STEPS && ++begun === 1) trace.start()
+    }
+  }
+  await Promise.all(Array.from({ length: batch }, one))
+  trace.stop()
+  const all = trace.read()
+  // The first steps capture their graph anew, with stamps.
+  const ranks = all.ranks.map(rank => {
+    const steps = rank.events.steps.filter(s => s.rows?.tokens === batch && s.operations.length > 0).slice(3)
+    return { ...rank, events: { ...rank.events, steps } }
+  })
+  return { ...all, ranks }
+}
+
+function decodeRow(
+  engine: Engine,
+  { promptTokens, outputTokens }: BenchOptions,
+  {
+    batch,
+    decodeTokensPerSecond,
+    decodeStepMs,
+  }: { batch: number; decodeTokensPerSecond: number; decodeStepMs: number },
+  traced: Trace,
+): CudaDecodeRow {
+  const { plan } = engine
+  const program = plan.programs[0]![0]!
+  const contextTokens = promptTokens + outputTokens / 2
+  const kvColumns = program.program.buffers.reduce((sum, b) => sum + (b.kind === 'kv' ? b.columns : 0), 0)
+  const kvBytesPerToken = kvColumns * (plan.activation === 'bf16' ? 2 : 4)
+  const stepBytes = decodeStepBytes(program, plan.dtype, batch, contextTokens, kvBytesPerToken).total
+  const limit = batch / (stepBytes / LIMITS.bytesPerSecond)
+  const { kinds, deviceIdleShare } = summarize(traced)
+  const steps = traced.ranks[0]!.events.steps
+  const perStep = (us: number) => us / Math.max(1, steps.length)
+  const waiting = new Set(['sampling', 'idle', 'between'])
+  const host = new Set(['forming', 'voting', 'queueing', 'committing'])
+  return {
+    batch,
+    tokensPerSecond: decodeTokensPerSecond,
+    stepMs: decodeStepMs,
+    expertsTouched: expertsTouched(engine, batch, Math.round(contextTokens)),
+    stepBytes,
+    limitTokensPerSecond: limit,
+    shareOfLimit: decodeTokensPerSecond / limit,
+    launches: engine.state()[0]!.device?.graphLaunches ?? 0,
+    hostUs: perStep(kinds.reduce((sum, k) => sum + (host.has(k.kind) ? k.us : 0), 0)),
+    gpuIdleShare: deviceIdleShare,
+    kinds: kinds
+      .filter(k => !host.has(k.kind) && !waiting.has(k.kind))
+      .map(k => ({ kind: k.kind, calls: perStep(k.calls), us: perStep(k.us) })),
+  }
+}
+
+/** Mean over layers; null for models without routed experts. */
+function expertsTouched({ plan }: Engine, batch: number, position: number): number | null {
+  const routers = plan.programs[0]![0]!.program.operations.flatMap(op => (op.kind === 'router' ? [op.args.spec] : []))
+  if (routers.length === 0) return null
+  const touched = routers.map(({ experts, topK }, layer) => {
+    if (!plan.fakeRouting) return expectedExperts(experts, topK, batch)
+    const seen = new Set<number>()
+    const out = new Int32Array(topK)
+    for (let row = 0; row < batch; row++) {
+      drawExperts(layer, row, position, experts, out)
+      for (const e of out) seen.add(e)
+    }
+    return seen.size
+  })
+  return touched.reduce((a, b) => a + b, 0) / touched.length
+}
+
+export function cudaBenchText(report: CudaBenchReport): string {
+  const { machine, limits } = report
+  const percent = (share: number | null) => (share === null ? '' : `${(100 * share).toFixed(0)}%`)
+  const decode = table(
+    [
+      'streams',
+      'tok/s',
+      'step ms',
+      'limit tok/s',
+      'of limit',
+      'bytes a step',
+      'experts',
+      'launches',
+      'host µs',
+      'GPU idle',
+    ],
+    report.decode.map(row => [
+      String(row.batch),
+      row.tokensPerSecond.toFixed(0),
+      row.stepMs.toFixed(3),
+      row.limitTokensPerSecond.toFixed(0),
+      percent(row.shareOfLimit),
+      bytes(row.stepBytes),
+      row.expertsTouched === null ? '' : row.expertsTouched.toFixed(1),
+      String(row.launches),
+      row.hostUs.toFixed(0),
+      percent(row.gpuIdleShare),
+    ]),
+  )
+  const { prefill } = report
+  const prompts =
+    prefill === null
+      ? 'prompts not measured: the context is too short\n'
+      : table(
+          ['prompts', 'tok/s', 'limit tok/s', 'of limit', 'TFLOP/s'],
+          [
+            [
+              `${prefill.streams} x ${prefill.promptTokens}`,
+              prefill.tokensPerSecond.toFixed(0),
+              prefill.limitTokensPerSecond.toFixed(0),
+              percent(prefill.shareOfLimit),
+              ((prefill.flop * prefill.tokensPerSecond) / (prefill.streams * prefill.promptTokens) / 1e12).toFixed(0),
+            ],
+          ],
+        )
+  const kinds = report.decode.map(row => {
+    const parts = row.kinds.slice(0, 8).map(k => `${k.kind} ${k.us.toFixed(0)} (${k.calls.toFixed(0)})`)
+    return `${row.batch}: ${parts.join(', ')}`
+  })
+  return `Switchyard ${report.version} on ${report.device}; ${machine.processor}, ${machine.cores} cores, Node ${machine.node}
+${report.model}, ${report.dtype}, weights ${report.loadFormat}, experts ${report.routing}; context ${report.contextTokens}, ${report.outputTokens} out, seed ${report.seed}
+limits: ${(limits.bytesPerSecond / 1e12).toFixed(1)} TB/s, ${(limits.flopPerSecond / 1e12).toFixed(0)} TFLOP/s
+
+${decode}
+${prompts}
+GPU µs of a traced step by operation (calls), a stamp after each:
+${kinds.join('\n')}
+`
+}
