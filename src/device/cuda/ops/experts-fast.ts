@@ -10,9 +10,8 @@ import { bindSkinny, refusesSkinny } from './skinny.js'
 
 type ExpertsSpec = Parameters<Ops['experts']>[0]
 
-/** Up to this many rows an expert (on average) weights are streamed; beyond, tiles of 128 rows pay. */
-const STREAMED_ROWS_PER_EXPERT = 12
-const STREAMED_SLOTS = { least: 256, most: 4096 } as const
+/** Up to this many slots (rows · topK) weights are streamed; beyond, tiles of 128 rows pay (H200, docs/performance-cuda.md). */
+const STREAMED_SLOTS = 16
 const PIECE = 1024
 const GATHER_ROWS = 8
 const COMBINE_COLUMNS = 128 * 8
@@ -92,9 +91,7 @@ function bindStreamed(
   combine: Combine,
   most?: number,
 ): { readonly slots: number; readonly run: Kernel } | undefined {
-  const { least, most: limit } = STREAMED_SLOTS
-  const slots =
-    Math.floor((most ?? Math.min(limit, Math.max(least, STREAMED_ROWS_PER_EXPERT * gateUp.count))) / topK) * topK
+  const slots = Math.floor((most ?? Math.max(topK, STREAMED_SLOTS)) / topK) * topK
   if (d.properties.capability < 90 || slots === 0) return undefined
   const [hidden, inter] = [down.n, down.k]
   const inner = d.workspace(slots * inter * 2, 'inner rows of streamed experts')
@@ -145,8 +142,8 @@ function bindSorted(
     begin + at.before,
     begin + at.tiles,
   ]
-  // Counters are zero between launches; offsets are one launch's own.
-  const countsAt = d.workspace(experts * 8 + 64, 'counters of sorted experts')
+  // Counters are zero between launches, so operations with other numbers of experts must not lay them out elsewhere.
+  const countsAt = d.workspace(experts * 8 + 64, `counters of ${experts} sorted experts`)
   const offsetsAt = countsAt + experts * 4
   const tileCountAt = countsAt + experts * 8
   const common = { tiles: tilesAt, tileCount: tileCountAt, maxTiles: maxTilesOf(at.slots, experts) }

@@ -1,12 +1,13 @@
-// Dense products on a GPU: few bf16 rows stream the weights (gemm_skinny_sm90.cu), everything else goes to cuBLASLt.
+// Dense products on a GPU: few bf16 rows stream small matrices (gemm_skinny_sm90.cu), everything else goes to cuBLASLt.
 import { alignUp } from '../../memory.js'
 import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import { ceilDiv, field, kernelOf, matrixAddress, vectorAddress } from './operands.js'
 import { bindSkinny, refusesSkinny, type SkinnySpec } from './skinny.js'
 
-/** Rows that one pass over the weights serves. With more, the library's tiles win. */
-const STREAMED_ROWS = 32
+/** Where streaming is faster than the library's tiles: few rows of small matrices (H200, docs/performance-cuda.md). */
+const STREAMED_ROWS = 8
+const STREAMED_ELEMENTS = 1 << 20
 const BIAS_ROWS = 32
 const BIAS_THREADS = 256
 
@@ -40,7 +41,7 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
     out: { address: o.address, stride: o.stride, dtype: o.type },
     bias: biasAt,
   }
-  const streams = d.properties.capability >= 90 && refusesSkinny(spec) === undefined
+  const streams = n * k <= STREAMED_ELEMENTS && d.properties.capability >= 90 && refusesSkinny(spec) === undefined
   const streamed = streams ? bindSkinny(d, spec, STREAMED_ROWS) : undefined
   return kernelOf([o, i], rows => {
     if (streamed && rows <= STREAMED_ROWS) return streamed(rows)
