@@ -85,7 +85,7 @@ export class Engine implements GenerationEngine {
     const plan = planModel(flags, device, hooks.plan)
     for (const note of plan.parallel.notes) hooks.onNotice?.(note)
     const tokenizer = openTokenizer(plan)
-    const lender = device.createLender()
+    const lender = device.createLender(weightArenaBytes(plan))
     const weights = await loadModelWeights(plan, flags, device, lender, hooks)
     const control = ControlBlock.create(plan.topology.ranks.length)
     const { launches, kvBytes } = launchesOf(

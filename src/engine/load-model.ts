@@ -243,6 +243,13 @@ function expertBufferOf(
   })
 }
 
+/** Bytes that lending a plan's weights takes, places between them included. */
+export const weightArenaBytes = (plan: Pick<ModelPlan, 'weights' | 'weightBytes'>): number =>
+  plan.weightBytes + plan.weights.plan.weights.length * ARENA_PLACES
+
+/** A device may begin every span on a multiple of so many bytes. */
+const ARENA_PLACES = 1024
+
 /** Packs the weights of all ranks into lent memory, once. */
 export async function loadModelWeights(
   plan: ModelPlan,

@@ -31,8 +31,8 @@ export interface NodeDevice extends PlanningDevice {
   /** Something the user should know: slow kernels. */
   readonly warning: string | null
   readonly mapFileRange: MapFileRange
-  /** Memory that ranks compute in. */
-  createLender(): MemoryLender
+  /** Memory that ranks compute in. @param reserve bytes that will be asked for, taken at once where that helps */
+  createLender(reserve?: number): MemoryLender
   /** Takes back all that a lender has lent, where a device gives memory back at all. Nobody may use it any more. */
   reclaim(lender: MemoryLender): void
   /** Memory that main thread and ranks both read and write; `computing` serves where that is the same. */

@@ -8,7 +8,7 @@ import type { RankRequest } from '../scheduler/index.js'
 import type { Trace } from '../trace/index.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
-import { loadModelWeights, type ModelPlan, type PlanOptions, planModel } from './load-model.js'
+import { loadModelWeights, type ModelPlan, type PlanOptions, planModel, weightArenaBytes } from './load-model.js'
 import type { NodeDevice } from './node-device.js'
 import { openDevice } from './open-device.js'
 import { Rank } from './rank.js'
@@ -48,7 +48,7 @@ export class OneThreadEngine {
   static async load(flags: EngineFlags, options: PlanOptions = {}): Promise<OneThreadEngine> {
     const device = openDevice(flags)
     const plan = planModel(flags, device, options)
-    const weights = await loadModelWeights(plan, flags, device, device.createLender(), {})
+    const weights = await loadModelWeights(plan, flags, device, device.createLender(weightArenaBytes(plan)), {})
     return new OneThreadEngine(plan, flags, device, weights)
   }
 

@@ -33,8 +33,8 @@ export function openCudaNode(ordinal: number): NodeDevice {
     accelerator: { kind: 'cuda', memory: () => context.memory(), fractionStatic: FRACTION_STATIC },
     // Files are mapped by the CPU's addon where there is one.
     mapFileRange: createCpuDevice({ kernels: 'reference' }).mapFileRange,
-    createLender() {
-      const lender = device.createLender()
+    createLender(reserve) {
+      const lender = device.createLender(reserve, 'the weights')
       lenders.add(lender)
       return lender
     },
