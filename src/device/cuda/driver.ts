@@ -102,7 +102,7 @@ export const ATTRIBUTE = {
   memoryClockKHz: 36,
   memoryBusBits: 37,
 } as const
-export const FUNCTION_ATTRIBUTE = { localBytes: 3, registers: 4, dynamicSharedBytes: 8 } as const
+export const FUNCTION_ATTRIBUTE = { sharedBytes: 1, localBytes: 3, registers: 4, dynamicSharedBytes: 8 } as const
 export const P2P_ATTRIBUTE = { performanceRank: 1, access: 2, nativeAtomics: 3 } as const
 
 /**

@@ -8,7 +8,7 @@ import { CudaError } from './errors.js'
 import { PackedMemory } from './packed-memory.js'
 import type { ArgumentType, ArgumentValue, CudaFunction, CudaStream, Dim3, LaunchArguments } from './types.js'
 
-/** A block may have this much dynamic shared memory without asking. */
+/** A block may have this much shared memory, the kernel's own included, without asking. */
 const DEFAULT_SHARED_BYTES = 48 << 10
 const NOT_FOUND = 500
 
@@ -48,7 +48,7 @@ class LoadedFunction implements CudaFunction {
   readonly handle: number
   readonly context: CudaContext
   readonly stream: CudaStream
-  #allowedShared = DEFAULT_SHARED_BYTES
+  #allowedShared: number
 
   constructor(context: CudaContext, handle: number, name: string, stream: CudaStream) {
     this.context = context
@@ -58,6 +58,8 @@ class LoadedFunction implements CudaFunction {
     // Asking also loads the kernel where the driver loads lazily, which a capture would not allow.
     this.registers = context.driver.get('cuFuncGetAttribute', FUNCTION_ATTRIBUTE.registers, handle)
     this.localBytes = context.driver.get('cuFuncGetAttribute', FUNCTION_ATTRIBUTE.localBytes, handle)
+    this.#allowedShared =
+      DEFAULT_SHARED_BYTES - context.driver.get('cuFuncGetAttribute', FUNCTION_ATTRIBUTE.sharedBytes, handle)
   }
 
   bind(
@@ -181,7 +183,7 @@ class BoundLaunch implements LaunchArguments {
       config[5] = block[2]
     }
     config[6] = sharedBytes
-    if (sharedBytes > DEFAULT_SHARED_BYTES) this.#fn.allowShared(sharedBytes)
+    this.#fn.allowShared(sharedBytes)
     const result = this.#launch(this.#configAddress, this.#fn.handle, this.#paramsAddress, this.#extraAddress)
     if (result !== 0) this.#fn.context.driver.fail(`the launch of ${this.#fn.name}`, result)
   }
