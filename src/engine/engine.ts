@@ -12,7 +12,14 @@ import { EngineError, RequestError } from './errors.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
 import { LiveRequest } from './live-request.js'
-import { type EngineHooks, loadModelWeights, type ModelPlan, openTokenizer, planModel } from './load-model.js'
+import {
+  type EngineHooks,
+  loadModelWeights,
+  type ModelPlan,
+  openTokenizer,
+  planModel,
+  weightArenaBytes,
+} from './load-model.js'
 import { LogitsCollector } from './logits-collector.js'
 import type { NodeDevice } from './node-device.js'
 import { openDevice } from './open-device.js'
