@@ -1,9 +1,12 @@
-// WebAssembly against native kernels on the demo model: two engines of one process take turns, so that both meet the same
-// minutes of a shared machine. Prompts differ from round to round, so no prefix is found in a cache.
+// WebAssembly (each instruction set this Node has) against native kernels on the demo model: engines of one process take turns, so that
+// all meet the same minutes of a shared machine. Prompts differ from round to round, so no prefix is found in a cache.
 //   npm run build && node bench/wasm.mjs [--streams 1] [--rounds 15] [--dtype bfloat16] [--json]
-// SWITCHYARD_CPU_ISA=avx2 compares with another native instruction set. Figures are medians with the best beside them.
+// SWITCHYARD_CPU_ISA=avx2 compares with another native instruction set. Figures are medians with the best beside them, and what the core
+// could do at best in the same minutes: multiply-adds from registers.
 import { parseArgs } from 'node:util'
 import { engineFlags } from '../dist/config/flags.js'
+import { createCpuDevice } from '../dist/device/cpu/index.js'
+import { wasmIsas } from '../dist/device/cpu/wasm-isa.js'
 import { GREEDY, startEngine } from '../dist/engine/index.js'
 
 const { values: options } = parseArgs({
@@ -36,12 +39,18 @@ async function stream(engine, inputIds, maxTokens) {
 }
 
 const sides = []
-for (const kernels of ['native', 'wasm']) {
+const nativeIsa = process.env.SWITCHYARD_CPU_ISA
+for (const isa of [nativeIsa, ...wasmIsas()]) {
+  const kernels = sides.length === 0 ? 'native' : 'wasm'
+  // Ranks take it over with their environment.
+  if (isa) process.env.SWITCHYARD_CPU_ISA = isa
   const flags = { modelPath, kernels, dtype: options.dtype, randomSeed: 1, maxTotalTokens: 16384 }
-  sides.push({ engine: await startEngine(engineFlags(flags)), decode: [], prompt: [] })
+  const engine = await startEngine(engineFlags(flags))
+  const device = createCpuDevice({ kernels, isa })
+  sides.push({ engine, device, decode: [], prompt: [], peak: [] })
 }
 for (let round = 0; round <= rounds; round++)
-  for (const { engine, decode, prompt } of sides) {
+  for (const { engine, device, decode, prompt, peak } of sides) {
     const all = await Promise.all(
       Array.from({ length: streams }, (_, s) => stream(engine, ids(64, round * streams + s + 1), OUTPUT)),
     )
@@ -49,26 +58,36 @@ for (let round = 0; round <= rounds; round++)
     if (round === 0) continue // warm-up
     decode.push(all.reduce((sum, s) => sum + s.rate, 0))
     prompt.push(PROMPT / (one.firstMs / 1000))
+    peak.push(device.multiplyAddRate() / 1e9)
   }
 
 const median = list => [...list].sort((a, b) => a - b)[list.length >> 1]
 const figures = list => ({ median: Math.round(median(list)), best: Math.round(Math.max(...list)) })
-const results = sides.map(({ engine, decode, prompt }) => ({
+const results = sides.map(({ engine, decode, prompt, peak }) => ({
   kernels: engine.info().kernels,
   decode: figures(decode),
   prompt: figures(prompt),
+  gigaflops: figures(peak),
 }))
-const [native, wasm] = results
-const share = what => Math.round((100 * wasm[what].median) / native[what].median)
-const report = { node: process.version, streams, rounds, dtype: options.dtype, results }
+const [native, ...others] = results
+const share = (of, what) => Math.round((100 * of[what].median) / native[what].median)
+const shares = others.map(of => ({
+  kernels: of.kernels,
+  decode: share(of, 'decode'),
+  prompt: share(of, 'prompt'),
+  peak: share(of, 'gigaflops'),
+}))
 if (options.json)
-  console.log(JSON.stringify({ ...report, share: { decode: share('decode'), prompt: share('prompt') } }))
+  console.log(JSON.stringify({ node: process.version, streams, rounds, dtype: options.dtype, results, shares }))
 else {
   console.log(`Node ${process.version}, ${streams} streams, ${options.dtype}, medians of ${rounds} rounds (best)`)
-  for (const { kernels, decode, prompt } of results)
+  for (const { kernels, decode, prompt, gigaflops } of results)
     console.log(
-      `${kernels.padEnd(22)} decode ${decode.median} (${decode.best}) tok/s, prompt ${prompt.median} (${prompt.best}) tok/s`,
+      `${kernels.padEnd(24)} decode ${decode.median} (${decode.best}) tok/s, prompt ${prompt.median} (${prompt.best}) tok/s, multiply-add ${gigaflops.median} (${gigaflops.best}) GFLOP/s`,
     )
-  console.log(`WebAssembly has ${share('decode')}% of native decode speed, ${share('prompt')}% of native prompt speed`)
+  for (const { kernels, decode, prompt, peak } of shares)
+    console.log(
+      `${kernels}: ${decode}% of native decode, ${prompt}% of native prompt, ${peak}% of native multiply-adds`,
+    )
 }
 for (const { engine } of sides) await engine.close(0)

@@ -1,8 +1,9 @@
-// Compiles the CPU kernels into kernels/wasm/kernels.wasm, the committed module that runs where no compiler was found.
+// Compiles the CPU kernels into kernels/wasm/kernels.wasm and kernels-relaxed.wasm, the committed modules that run where no compiler was
+// found: the second has fused multiply-adds (relaxed SIMD) and runs where Node has them.
 // Only who changes kernels/ needs this script; it gets its compiler (Clang and LLD as WebAssembly, one pinned npm
 // package) into build/, so the result is the same byte for byte on every machine.
 //   node scripts/build-wasm.mjs [--check]
-// --check: builds, and fails when the committed module differs. For CI.
+// --check: builds, and fails when a committed module differs. For CI.
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -10,7 +11,6 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..')
 const kernels = join(root, 'kernels')
-const target = join(kernels, 'wasm', 'kernels.wasm')
 
 const PACKAGE = '@yowasp/clang'
 const VERSION = '22.0.0-git20542-10'
@@ -24,6 +24,10 @@ const FLAGS = ['--target=wasm32-unknown-unknown', '-std=c++17', '-O3', '-msimd12
 FLAGS.push('-mmutable-globals', '-msign-ext', '-mnontrapping-fptoint', '-ffreestanding', '-nostdlib', '-nostdinc++')
 FLAGS.push('-fno-exceptions', '-fno-rtti', '-ffp-contract=off', '-fno-math-errno', '-fvisibility=hidden', '-DNDEBUG')
 FLAGS.push('-Wall', '-Wno-unknown-pragmas', '-DSY_ISA=simd128', '-Iwasm/include', '-Icpu')
+const MODULES = [
+  { name: 'kernels.wasm', flags: [] },
+  { name: 'kernels-relaxed.wasm', flags: ['-mrelaxed-simd'] },
+]
 
 const PAGE = 65536
 const LINK = ['--no-entry', '--import-memory', '--shared-memory', `--initial-memory=${2 * PAGE}`]
@@ -53,9 +57,7 @@ const folder = (name, wanted) =>
       .map(f => text(name, f)),
   )
 
-async function build() {
-  fetchToolchain()
-  const { commands } = await import(pathToFileURL(bundle).href)
+async function build(commands, flags) {
   const source = name => name.endsWith('.cpp') || name.endsWith('.h')
   let tree = {
     cpu: folder('cpu', source),
@@ -73,7 +75,7 @@ async function build() {
   const objects = []
   for (const file of [...CPU_SOURCES.map(s => `cpu/${s}.cpp`), 'wasm/module.cpp']) {
     const object = file.replaceAll('/', '-').replace('.cpp', '.o')
-    await step('clang++', [...FLAGS, '-c', file, '-o', object])
+    await step('clang++', [...FLAGS, ...flags, '-c', file, '-o', object])
     objects.push(object)
   }
   await step('wasm-ld', [...LINK, ...objects, '-o', 'kernels.wasm'])
@@ -81,14 +83,19 @@ async function build() {
   return Buffer.from(tree['kernels.wasm'])
 }
 
-const started = performance.now()
-const built = await build()
-const same = existsSync(target) && readFileSync(target).equals(built)
-const seconds = ((performance.now() - started) / 1000).toFixed(0)
-if (process.argv.includes('--check')) {
-  if (!same) fail('kernels/wasm/kernels.wasm is not what the sources give: run node scripts/build-wasm.mjs, commit it.')
-  console.error(`switchyard: kernels/wasm/kernels.wasm is what the sources give (${built.length} bytes, ${seconds} s)`)
-} else {
-  if (!same) writeFileSync(target, built)
-  console.error(`switchyard: WebAssembly kernels ${same ? 'unchanged' : 'built'} (${built.length} bytes, ${seconds} s)`)
+fetchToolchain()
+const { commands } = await import(pathToFileURL(bundle).href)
+for (const { name, flags } of MODULES) {
+  const started = performance.now()
+  const target = join(kernels, 'wasm', name)
+  const built = await build(commands, flags)
+  const same = existsSync(target) && readFileSync(target).equals(built)
+  const facts = `${built.length} bytes, ${((performance.now() - started) / 1000).toFixed(0)} s`
+  if (process.argv.includes('--check')) {
+    if (!same) fail(`kernels/wasm/${name} is not what the sources give: run node scripts/build-wasm.mjs, commit it.`)
+    console.error(`switchyard: kernels/wasm/${name} is what the sources give (${facts})`)
+  } else {
+    if (!same) writeFileSync(target, built)
+    console.error(`switchyard: kernels/wasm/${name} ${same ? 'unchanged' : 'built'} (${facts})`)
+  }
 }

@@ -30,74 +30,108 @@ constexpr int panelsFor(int t) { return t == 1 ? 4 : t == 2 ? 2 : 1; }
 enum { T_MAX = 2 };
 constexpr int panelsFor(int t) { return t == 1 ? 2 : 1; }
 #elif defined(__wasm__)
-// No prefetch instruction: four streams of bf16 get up to 1.7 times the bandwidth of two. Four of f32 spill registers.
-enum { T_MAX = 2 };
-constexpr int panelsFor(int t) { return t == 1 ? 4 : 1; }
+// No prefetch instruction, so one row takes several streams. 15 registers: V8 keeps one. Three panels of bf16 fit, of f32 two.
+// Three and four rows take half a panel at a time: 8 accumulators, 4 elements of x and 2 weight vectors, so that a weight
+// is widened for four rows. (Two rows of whole panels widen it twice as often; with fused multiply-adds that is 8% to 30%.)
+enum { T_MAX = 4 };
+constexpr int panelsFor(int t) { return t == 1 ? 3 : 1; }
+constexpr int vectorsFor(int t) { return t <= 2 ? NV : NV / 2; }
 #define SY_F32_PANELS 2
+#define SY_VECTORS_FOR
+#if defined(__wasm_relaxed_simd__)
+#define SY_PAIRS_APART 2 // rows from which the two elements of a bf16 pair are kept apart, see multiply()
+#else
+#define SY_PAIRS_APART 3
+#endif
 #else
 enum { T_MAX = 5 };
 constexpr int panelsFor(int t) { return t == 1 ? 4 : t == 2 ? 2 : 1; }
 #endif
 
+// Vectors of a panel's row that a tile of `t` rows holds at once; it passes over the panel NV / vectorsFor(t) times.
+#ifndef SY_VECTORS_FOR
+constexpr int vectorsFor(int) { return NV; }
+#endif
+
 // One element of k for all accumulators: acc[p][t] += w[p] * x[t][k].
-template <int P, int T> SY_INLINE void step(const V (&w)[P][NV], const float *const (&x)[T], i64 k, V (&acc)[P][T][NV]) {
+template <int P, int T, int N>
+SY_INLINE void step(const V (&w)[P][N], const float *const (&x)[T], i64 k, V (&acc)[P][T][N]) {
 #pragma GCC unroll 8
   for (int t = 0; t < T; t++) {
     V b = splat(x[t][k]);
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; v++) {
+      for (int v = 0; v < N; v++) {
         acc[p][t][v] = fma(w[p][v], b, acc[p][t][v]);
         SY_PIN(acc[p][t][v]);
       }
   }
 }
 
-template <int P, int T, int KIND>
-SY_INLINE void multiply(const char *w, i64 panel, i64 k, const float *const (&x)[T], V (&acc)[P][T][NV]) {
+template <int P, int T, int N, int KIND>
+SY_INLINE void multiply(const char *w, i64 panel, i64 k, const float *const (&x)[T], V (&acc)[P][T][N]) {
   enum { AHEAD = 8192 / P }; // bytes of prefetch in each panel's stream: some 8 KiB in flight whatever the tile
-  V a[P][NV];
+  V a[P][N];
   if (KIND == F32) {
     for (i64 i = 0; i < k; i++, w += 64) {
 #pragma GCC unroll 8
       for (int p = 0; p < P; p++) {
         __builtin_prefetch(w + p * panel + AHEAD);
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) a[p][v] = load((const float *)(w + p * panel) + v * W);
+        for (int v = 0; v < N; v++) a[p][v] = load((const float *)(w + p * panel) + v * W);
       }
-      step<P, T>(a, x, i, acc);
+      step<P, T, N>(a, x, i, acc);
     }
     return;
   }
+#if defined(__wasm__)
+  // The branch between the elements of a pair, and reading it twice, keep LLVM and V8 from holding the elements of x for both, or
+  // the pair beside what was made of it: one accumulator that spills makes its chain, and so the tile, 1.5 times as long.
+  if (T >= SY_PAIRS_APART) {
+    for (i64 i = 0; i < k; i++, w += 64) {
+      for (int p = 0; p < P; p++)
+#pragma GCC unroll 4
+        for (int v = 0; v < N; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
+      step<P, T, N>(a, x, i, acc);
+      if (++i == k) return;
+      for (int p = 0; p < P; p++)
+#pragma GCC unroll 4
+        for (int v = 0; v < N; v++)
+          a[p][v] = bits(*(const volatile VILoad *)(w + p * panel + v * W * 4) & (i32)0xffff0000);
+      step<P, T, N>(a, x, i, acc);
+    }
+    return;
+  }
+#endif
   i64 i = 0;
   for (; i + 2 <= k; i += 2, w += 64) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++) {
       __builtin_prefetch(w + p * panel + AHEAD);
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
+      for (int v = 0; v < N; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
     }
-    step<P, T>(a, x, i, acc);
+    step<P, T, N>(a, x, i, acc);
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) & (i32)0xffff0000);
-    step<P, T>(a, x, i + 1, acc);
+      for (int v = 0; v < N; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) & (i32)0xffff0000);
+    step<P, T, N>(a, x, i + 1, acc);
   }
   if (i < k) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
-    step<P, T>(a, x, i, acc);
+      for (int v = 0; v < N; v++) a[p][v] = bits(loadBits(w + p * panel + v * W * 4) << 16);
+    step<P, T, N>(a, x, i, acc);
   }
 }
 
-// Writes 16 results of one row (fewer in the last panel): + bias, + old value.
-SY_INLINE void finish(const LinearJob &job, float *y, i64 column, const V (&acc)[NV]) {
+// Writes N vectors of results of one row (fewer at the end of the last panel): + bias, + old value.
+template <int N> SY_INLINE void finish(const LinearJob &job, float *y, i64 column, const V (&acc)[N]) {
 #pragma GCC unroll 4
-  for (int v = 0; v < NV; v++) {
+  for (int v = 0; v < N; v++) {
     i64 at = column + v * W, n = job.n - at;
     if (n <= 0) return;
     if (n > W) n = W;
@@ -109,22 +143,30 @@ SY_INLINE void finish(const LinearJob &job, float *y, i64 column, const V (&acc)
 }
 
 template <int P, int T, int KIND> __attribute__((noinline)) void tile(const LinearJob &job, i64 panel, i64 row) {
-  const float *x[T];
-  V acc[P][T][NV];
+  enum { N = vectorsFor(T) };
+#ifdef SY_VECTORS_FOR
+  for (i64 part = 0; part < NV; part += N)
+#else
+  const i64 part = 0;
+#endif
+  {
+    const float *x[T];
+    V acc[P][T][N];
 #pragma GCC unroll 8
-  for (int t = 0; t < T; t++) {
-    x[t] = job.x + (job.xIndex ? job.xIndex[row + t] : row + t) * job.xStride;
+    for (int t = 0; t < T; t++) {
+      x[t] = job.x + (job.xIndex ? job.xIndex[row + t] : row + t) * job.xStride;
 #pragma GCC unroll 8
-    for (int p = 0; p < P; p++)
+      for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; v++) acc[p][t][v] = zero();
-  }
-  multiply<P, T, KIND>(job.w + panel * job.panel, job.panel, job.k, x, acc);
+        for (int v = 0; v < N; v++) acc[p][t][v] = zero();
+    }
+    multiply<P, T, N, KIND>(job.w + panel * job.panel + part * W * 4, job.panel, job.k, x, acc);
 #pragma GCC unroll 8
-  for (int t = 0; t < T; t++) {
-    float *y = job.y + (job.yIndex ? job.yIndex[row + t] : row + t) * job.yStride;
+    for (int t = 0; t < T; t++) {
+      float *y = job.y + (job.yIndex ? job.yIndex[row + t] : row + t) * job.yStride;
 #pragma GCC unroll 8
-    for (int p = 0; p < P; p++) finish(job, y, (panel + p) * 16, acc[p][t]);
+      for (int p = 0; p < P; p++) finish(job, y, (panel + p) * 16 + part * W, acc[p][t]);
+    }
   }
 }
 

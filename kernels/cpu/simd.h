@@ -41,7 +41,8 @@ SY_INLINE V load(const float *p) { return *(const VLoad *)p; }
 SY_INLINE VI loadBits(const void *p) { return *(const VILoad *)p; }
 SY_INLINE void store(float *p, V v) { *(VLoad *)p = v; }
 
-// a * b + c in one rounding where the hardware has it (all but the x86-64 baseline and WebAssembly).
+// a * b + c in one rounding where the hardware has it (all but the x86-64 baseline and WebAssembly without relaxed SIMD;
+// relaxed SIMD leaves it to the machine, which does the same every time).
 #if defined(__AVX512F__)
 SY_INLINE V splat(float s) { return (V)_mm512_set1_ps(s); }
 SY_INLINE V fma(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
@@ -57,7 +58,11 @@ SY_INLINE V fma(V a, V b, V c) { return a * b + c; }
 #define SY_PIN(v) asm volatile("" : "+x"(v))
 #elif defined(__wasm__)
 SY_INLINE V splat(float s) { return (V)wasm_f32x4_splat(s); }
+#if defined(__wasm_relaxed_simd__)
+SY_INLINE V fma(V a, V b, V c) { return (V)wasm_f32x4_relaxed_madd((v128_t)a, (v128_t)b, (v128_t)c); }
+#else
 SY_INLINE V fma(V a, V b, V c) { return a * b + c; }
+#endif
 #define SY_PIN(v) (void)0
 #else
 SY_INLINE V splat(float s) { return (V)vdupq_n_f32(s); }

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, describe, expect, it } from 'vitest'
 import { examine } from '../../src/cli/doctor.js'
+import { wasmIsas } from '../../src/device/cpu/wasm-isa.js'
 import { GREEDY, startEngine } from '../../src/engine/index.js'
 import {
   bothKinds,
@@ -50,7 +51,7 @@ describe('WebAssembly kernels', () => {
     const prompts = readReference(path)
     const layout = { tpSize: 4, attnDpSize: 2, epSize: 4 } as const
     await using engine = await startEngine(flagsFor(path, { ...layout, kernels: 'wasm' }))
-    expect(engine.info()['kernels']).toBe('cpu (wasm simd128)')
+    expect(engine.info()['kernels']).toMatch(/^cpu \(wasm (simd128|relaxed-simd)\)$/)
     const sampling = { ...GREEDY, maxTokens: 16, ignoreEos: true }
     const [logits, drawn] = await Promise.all([
       Promise.all(prompts.map(({ ids }) => engine.logits(ids))),
@@ -66,13 +67,13 @@ describe('WebAssembly kernels', () => {
     process.env['SWITCHYARD_NO_ADDON'] = '1'
     const notices: string[] = []
     await using engine = await startEngine(flagsFor(fixturePath('mixtral')), { onNotice: text => notices.push(text) })
-    expect(engine.info()['kernels']).toBe('cpu (wasm simd128)')
+    expect(engine.info()['kernels']).toMatch(/^cpu \(wasm (simd128|relaxed-simd)\)$/)
     expect(notices.join()).toMatch(/No native CPU kernels.*WebAssembly/)
     const report = await examine(process.env)
-    expect(report.kernels).toMatchObject({ kind: 'wasm', isa: 'simd128' })
+    expect(report.kernels).toMatchObject({ kind: 'wasm', isa: wasmIsas().at(-1) })
     expect(report.checks.find(c => c.name === 'kernels')).toMatchObject({
       status: 'warn',
-      found: expect.stringMatching(/^wasm \(simd128\): .*SWITCHYARD_NO_ADDON/),
+      found: expect.stringMatching(/^wasm \((simd128|relaxed-simd)\): .*SWITCHYARD_NO_ADDON/),
       fix: expect.stringContaining('SWITCHYARD_NO_ADDON'),
     })
   }, 60_000)

@@ -9,6 +9,7 @@ import { fileMapper, type MapFileRange, wholeFile } from './mapping.js'
 import { type KernelLibrary, NativeOps } from './native-ops.js'
 import { NativePacker, ReferencePacker } from './packing.js'
 import { referenceOps } from './reference-ops.js'
+import { isWasmIsa, wasmIsas } from './wasm-isa.js'
 import { createWasmNode, WasmKernels, type WasmNode } from './wasm-kernels.js'
 import { refuseBeyondLimit, WASM_LENDABLE, WasmMemoryLender } from './wasm-memory.js'
 import { WasmPacker } from './wasm-packer.js'
@@ -19,7 +20,7 @@ export type { MapFileRange } from './mapping.js'
 export { NativeOps } from './native-ops.js'
 export { NativePacker, ReferencePacker } from './packing.js'
 export { referenceOps } from './reference-ops.js'
-export { WASM_PATH, type WasmNode } from './wasm-kernels.js'
+export type { WasmNode } from './wasm-kernels.js'
 export { WASM_LENDABLE } from './wasm-memory.js'
 
 export interface CpuDeviceOptions {
@@ -27,7 +28,10 @@ export interface CpuDeviceOptions {
   readonly kernels?: 'auto' | KernelKind
   /** In a worker: the module and memory that the main thread's device (`wasmNode`) made for `wasm` kernels. */
   readonly wasmNode?: WasmNode
-  /** Instruction set by name; default: SWITCHYARD_CPU_ISA, else the best one this processor runs. */
+  /**
+   * Instruction set by name; default: SWITCHYARD_CPU_ISA, else the best one this processor and this Node run. WebAssembly kernels
+   * take the names `simd128` and `relaxed-simd` and pass over those of native ones.
+   */
   readonly isa?: string
 }
 
@@ -80,12 +84,13 @@ export interface CpuDevice {
 export function createCpuDevice(options: CpuDeviceOptions = {}): CpuDevice {
   const wanted = options.kernels ?? 'auto'
   const { addon, missing } = loadAddon()
+  const isa = options.isa ?? process.env['SWITCHYARD_CPU_ISA']
   if (wanted === 'reference') return referenceDevice(addon, { reason: 'The reference kernels were asked for.' })
   if (wanted === 'wasm')
-    return wasmDevice(addon, options.wasmNode ?? createWasmNode(), { reason: 'WebAssembly kernels were asked for.' })
-  if (addon) return nativeDevice(addon, options.isa ?? process.env['SWITCHYARD_CPU_ISA'])
+    return wasmDevice(addon, options.wasmNode ?? nodeFor(isa), { reason: 'WebAssembly kernels were asked for.' })
+  if (addon) return nativeDevice(addon, isa)
   if (wanted === 'native') throw new CpuDeviceError('SY_DEVICE_NO_NATIVE_KERNELS', { reason: missing })
-  return deviceWithoutAddon(missing)
+  return deviceWithoutAddon(missing, isa)
 }
 
 function nativeDevice(addon: Addon, forced: string | undefined): CpuDevice {
@@ -104,11 +109,13 @@ function nativeDevice(addon: Addon, forced: string | undefined): CpuDevice {
 
 const BUILD_HINT = 'Run `node scripts/build-kernels.mjs` to build them; it needs g++ or clang++.'
 
+const nodeFor = (isa: string | undefined): WasmNode => createWasmNode(isWasmIsa(isa) ? { isa } : {})
+
 /** WebAssembly when it can be, else the reference; both with a warning. */
-function deviceWithoutAddon(missing: string): CpuDevice {
+function deviceWithoutAddon(missing: string, isa: string | undefined): CpuDevice {
   let node: WasmNode
   try {
-    node = createWasmNode()
+    node = nodeFor(isa)
   } catch (error) {
     if (!(error instanceof CpuDeviceError)) throw error
     return referenceDevice(undefined, {
@@ -128,9 +135,13 @@ function deviceWithoutAddon(missing: string): CpuDevice {
 
 function wasmDevice(addon: Addon | undefined, node: WasmNode, why: { reason: string; warning?: string }): CpuDevice {
   const kernels = new WasmKernels(node)
-  const isa = kernels.isas()[0]!
   return {
-    ...plainDevice(addon, new NativeOps(kernels, 0, 'wasm'), { kind: 'wasm', isa, available: [isa], ...why }),
+    ...plainDevice(addon, new NativeOps(kernels, 0, 'wasm'), {
+      kind: 'wasm',
+      isa: node.isa,
+      available: wasmIsas(),
+      ...why,
+    }),
     packer: new WasmPacker(kernels),
     createLender: () => new WasmMemoryLender(node.memory),
     memoryLimit: WASM_LENDABLE,

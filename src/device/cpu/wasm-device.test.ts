@@ -9,6 +9,7 @@ import { f32View, HostMemoryLender, hostBuffer, type MemorySpan } from '../memor
 import type { PackedMatrix, PackSource } from '../ops.js'
 import { createCpuDevice, WASM_LENDABLE } from './index.js'
 import { ReferencePacker } from './packing.js'
+import { wasmIsas } from './wasm-isa.js'
 import { createWasmNode, WasmKernels } from './wasm-kernels.js'
 import { WasmMemoryLender } from './wasm-memory.js'
 import { WasmPacker } from './wasm-packer.js'
@@ -25,11 +26,20 @@ const device = createCpuDevice({ kernels: 'wasm' })
 
 describe('choice', () => {
   it('runs WebAssembly when asked, without a warning', () => {
-    expect(device.name).toBe('cpu (wasm simd128)')
-    expect(device.kernels).toMatchObject({ kind: 'wasm', isa: 'simd128', available: ['simd128'] })
+    const available = wasmIsas()
+    expect(device.name).toBe(`cpu (wasm ${available.at(-1)})`)
+    expect(device.kernels).toMatchObject({ kind: 'wasm', isa: available.at(-1), available })
     expect(device.kernels.warning).toBeUndefined()
     expect(device.memoryLimit).toBe(WASM_LENDABLE)
   })
+
+  it('runs the instruction set it is told to, and passes over those of native kernels', () => {
+    for (const isa of wasmIsas()) expect(createCpuDevice({ kernels: 'wasm', isa }).name).toBe(`cpu (wasm ${isa})`)
+    expect(createCpuDevice({ kernels: 'wasm', isa: 'avx2' }).name).toBe(device.name)
+  })
+
+  // Node 20.19 and later have them, behind a switch or not. If this fails, only the base kernels are tested there.
+  it('finds fused multiply-adds', () => expect(wasmIsas()).toEqual(['simd128', 'relaxed-simd']))
 
   it('runs WebAssembly when the addon cannot be loaded, and says why', () => {
     process.env['SWITCHYARD_NO_ADDON'] = '1'
@@ -46,7 +56,7 @@ describe('choice', () => {
     const broken = join(directory, 'broken.wasm')
     writeFileSync(broken, 'not a module')
     for (const path of [broken, join(directory, 'absent.wasm')])
-      expect(() => createWasmNode(path)).toThrow(expect.objectContaining({ code: 'SY_DEVICE_NO_WASM_KERNELS' }))
+      expect(() => createWasmNode({ path })).toThrow(expect.objectContaining({ code: 'SY_DEVICE_NO_WASM_KERNELS' }))
   })
 })
 

@@ -1,20 +1,18 @@
 // The WebAssembly kernels as TypeScript sees them: one instance per thread over the node's memory. They are compiled from
 // the sources of the native ones (kernels/cpu), so operations, argument lists and layouts are those of native-ops.ts.
 // Invariant: an instance belongs to one thread; what it binds points into the shared memory by byte offsets.
-import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import { setFlagsFromString } from 'node:v8'
 import { Unreachable } from '../../config/errors.js'
 import { CpuDeviceError } from './errors.js'
 import type { KernelLibrary } from './native-ops.js'
+import { compileKernels, type WasmIsa, wasmIsas, wasmPath } from './wasm-isa.js'
 import { belongsTo, createWasmMemory, WASM_PAGE } from './wasm-memory.js'
 import { type WasmGlobal, type WasmMemory, type WasmModule, WebAssembly } from './webassembly.js'
 
-/** The committed module, from `src/` and `dist/` alike; scripts/build-wasm.mjs makes it. */
-export const WASM_PATH = fileURLToPath(new URL('../../../kernels/wasm/kernels.wasm', import.meta.url))
-
 /** What the ranks of a node share: made by the main thread, posted to workers as it is. */
 export interface WasmNode {
+  /** What the module was compiled for. */
+  readonly isa: WasmIsa
   readonly module: WasmModule
   readonly memory: WasmMemory
 }
@@ -40,29 +38,21 @@ const STACK_BYTES = 2 * WASM_PAGE
 /** Numbers of the longest argument list, with room. */
 const MOST_NUMBERS = 1024
 
-/** Compiles the module and reserves the node's memory. @throws CpuDeviceError SY_DEVICE_NO_WASM_KERNELS, SY_DEVICE_WASM_MEMORY */
-export function createWasmNode(path: string = WASM_PATH): WasmNode {
-  let module: WasmModule
-  try {
-    module = compile(readFileSync(path))
-  } catch (error) {
-    throw new CpuDeviceError('SY_DEVICE_NO_WASM_KERNELS', { path, reason: reasonOf(error) })
-  }
-  return { module, memory: createWasmMemory() }
-}
-
 /**
- * Compiles everything now and with the optimizing compiler. Left to itself V8 starts with slow code and replaces a
- * function after many calls: the first hundred tokens then take up to ten times as long.
+ * Compiles the module of an instruction set (default: the best) and reserves the node's memory.
+ * @throws CpuDeviceError SY_DEVICE_UNKNOWN_ISA, SY_DEVICE_NO_WASM_KERNELS, SY_DEVICE_WASM_MEMORY
  */
-function compile(bytes: Uint8Array): WasmModule {
-  setFlagsFromString('--no-liftoff')
-  setFlagsFromString('--no-wasm-lazy-compilation')
+export function createWasmNode({ isa, path }: { isa?: WasmIsa; path?: string } = {}): WasmNode {
+  const available = wasmIsas()
+  const chosen = isa ?? available.at(-1)!
+  if (!available.includes(chosen)) throw new CpuDeviceError('SY_DEVICE_UNKNOWN_ISA', { isa: chosen, available })
+  const file = path ?? wasmPath(chosen)
   try {
-    return new WebAssembly.Module(bytes)
-  } finally {
-    setFlagsFromString('--liftoff')
-    setFlagsFromString('--wasm-lazy-compilation')
+    return { isa: chosen, module: compileKernels(file, chosen), memory: createWasmMemory() }
+  } catch (error) {
+    if (error instanceof CpuDeviceError) throw error
+    const shown = file instanceof URL ? fileURLToPath(file) : file
+    throw new CpuDeviceError('SY_DEVICE_NO_WASM_KERNELS', { path: shown, reason: reasonOf(error) })
   }
 }
 
@@ -92,7 +82,7 @@ export class WasmKernels implements KernelLibrary {
   }
 
   isas(): string[] {
-    return ['simd128']
+    return [this.node.isa]
   }
 
   /** Byte offset of a view of the node's memory. */

@@ -25,6 +25,8 @@ interface WasmInstance {
 type Imports = Readonly<Record<string, Readonly<Record<string, unknown>>>>
 
 interface WasmInterface {
+  /** Whether a module of these bytes would compile. */
+  validate(bytes: Uint8Array): boolean
   readonly Module: new (bytes: Uint8Array) => WasmModule
   readonly Instance: new (module: WasmModule, imports: Imports) => WasmInstance
   readonly Memory: new (limits: { initial: number; maximum: number; shared: true }) => WasmMemory
