@@ -82,7 +82,7 @@ export class CudaContext implements Disposable {
 
   release(address: number): void {
     this.makeCurrent()
-    this.driver.call('cuMemFree_v2', address)
+    this.driver.release('cuMemFree_v2', address)
   }
 
   /** Copies bytes of the host to the GPU and returns when they are there. */
@@ -119,7 +119,7 @@ export class CudaContext implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    this.driver.call('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
+    this.driver.release('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
   }
 
   /** Fills, and copies from plain memory, may return before they end, and our streams do not wait for the default stream. */

@@ -48,7 +48,16 @@ const ELEMENT_BYTES = { f32: 4, bf16: 2 } as const
 const DESC = { transA: 3 } as const
 const TRANSPOSE = 1
 const LAYOUT = { columns: 3 } as const
-const PREFERENCE = { workspaceBytes: 1, alignmentA: 5, alignmentB: 6, alignmentC: 7, alignmentD: 8 } as const
+const PREFERENCE = {
+  workspaceBytes: 1,
+  reductions: 3,
+  alignmentA: 5,
+  alignmentB: 6,
+  alignmentC: 7,
+  alignmentD: 8,
+} as const
+/** Parts of a sum that several blocks make are added in f32 only, never in the type of the result. */
+const REDUCE_IN_COMPUTE_TYPE = 2
 /** cublasLtMatmulHeuristicResult_t: 64 bytes of algorithm, workspace size, status, waves, reserve. */
 const RESULT_BYTES = 96
 const RESULT_STATUS_AT = 72
@@ -161,6 +170,7 @@ export class CublasLt implements CudaBlas {
       this.#checked('cublasLtMatmulPreferenceSetAttribute', what, preference, attribute, scratch.address, bytes)
     }
     prefer(PREFERENCE.workspaceBytes, WORKSPACE_BYTES, 8)
+    prefer(PREFERENCE.reductions, REDUCE_IN_COMPUTE_TYPE, 4)
     prefer(PREFERENCE.alignmentA, alignments[0]!, 4)
     prefer(PREFERENCE.alignmentB, alignments[1]!, 4)
     prefer(PREFERENCE.alignmentC, alignments[2]!, 4)

@@ -1,7 +1,7 @@
 // The driver API of CUDA: every call that Switchyard makes, with its signature, checked. Names and numbers are those of
 // NVIDIA's cuda.h. Handles and addresses are numbers: user-space addresses are below 2^53.
 import type { LibraryHandle } from 'koffi'
-import { adviceFor, CudaError } from './errors.js'
+import { adviceFor, CudaError, isContextLost } from './errors.js'
 
 const HANDLE = 'size_t'
 const ADDRESS = 'size_t'
@@ -148,6 +148,12 @@ export class CudaDriver {
   /** The result itself, for calls that may fail in an expected way. */
   ask(name: DriverCall, ...args: Argument[]): number {
     return this.#raw[name](...args)
+  }
+
+  /** Gives something back. Where a kernel went wrong before, there is nothing to give back, and that error was told already. */
+  release(name: DriverCall, ...args: Argument[]): void {
+    const number = this.#raw[name](...args)
+    if (number !== RESULT.success && !isContextLost(number)) this.fail(name, number)
   }
 
   /** Calls a function whose first argument is where its result goes. */

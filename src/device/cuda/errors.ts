@@ -58,8 +58,16 @@ export class CudaError extends errorArea('CUDA', {
   },
 }) {}
 
+/** Errors after which nothing on the GPU works in this process: a kernel went wrong, or the driver is shutting down. */
+export const isContextLost = (number: number): boolean =>
+  number === 4 || (number >= 700 && number <= 720 && !USABLE.has(number))
+
+/** In that range, but about one call only: out of registers for a launch, peer access, memory already registered or not. */
+const USABLE = new Set([701, 703, 704, 705, 708, 711, 712, 713])
+
 /** What to do about a failed driver call, by its number (CUresult in NVIDIA's driver API reference). */
 export function adviceFor(number: number): string {
+  if (isContextLost(number) && number !== 710) return KERNEL_WENT_WRONG
   switch (number) {
     case 2:
       return 'End other programs on this GPU, or take less memory: a smaller --mem-fraction-static, --max-total-tokens or model.'
@@ -73,15 +81,8 @@ export function adviceFor(number: number): string {
     case 35:
     case 803:
       return 'Update the driver: it is older than the CUDA libraries.'
-    case 700:
     case 701:
-    case 714:
-    case 715:
-    case 716:
-    case 717:
-    case 718:
-    case 719:
-      return 'A kernel went wrong and this process can no longer use the GPU. Restart it; please report the command with the output of compute-sanitizer.'
+      return 'A kernel asks for more than this GPU has; please report the command you ran and the GPU.'
     case 710:
       return 'A check inside a kernel failed. Restart the process; please report the command and what the GPU printed.'
     case 46:
@@ -92,3 +93,6 @@ export function adviceFor(number: number): string {
       return 'Look up the error in the CUDA driver API reference; if it happens again, please report the command you ran.'
   }
 }
+
+const KERNEL_WENT_WRONG =
+  'A kernel went wrong and this process can no longer use the GPU. Restart it; please report the command with the output of compute-sanitizer.'

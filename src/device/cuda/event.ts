@@ -54,6 +54,6 @@ export class DriverEvent implements CudaEvent {
   }
 
   [Symbol.dispose](): void {
-    this.#context.driver.call('cuEventDestroy_v2', this.handle)
+    this.#context.driver.release('cuEventDestroy_v2', this.handle)
   }
 }

@@ -28,6 +28,6 @@ export class DriverGraph implements CudaGraph {
   }
 
   [Symbol.dispose](): void {
-    this.#context.driver.call('cuGraphExecDestroy', this.#executable)
+    this.#context.driver.release('cuGraphExecDestroy', this.#executable)
   }
 }

@@ -6,7 +6,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { layOutArguments } from './arguments.js'
 import { architectureOf, compileOptions, isHopperOnly } from './compiler.js'
-import { adviceFor, CudaError } from './errors.js'
+import { adviceFor, CudaError, isContextLost } from './errors.js'
 import { PinnedLender } from './host-memory.js'
 import {
   type Koffi,
@@ -169,10 +169,16 @@ test('pinned memory is lent out of few buffers, aligned, and never twice', () =>
   expect(lender.lent).toBe(128 + 64 + 4032 + 64 + 9024)
 })
 
+test('only errors of a kernel end the use of a GPU', () => {
+  expect([4, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720].every(isContextLost)).toBe(true)
+  expect([0, 1, 2, 100, 600, 701, 704, 708, 712, 713, 801, 999].some(isContextLost)).toBe(false)
+})
+
 test('every failed call comes with advice', () => {
   for (const number of [1, 2, 3, 35, 100, 209, 222, 700, 710, 719, 802, 999, 12345])
     expect(adviceFor(number)).toMatch(/\.$/)
-  expect(adviceFor(700)).toContain('compute-sanitizer')
+  for (const number of [700, 714, 719]) expect(adviceFor(number)).toContain('compute-sanitizer')
+  expect(adviceFor(701)).not.toContain('Restart')
 })
 
 function catchError(run: () => unknown): CudaError {

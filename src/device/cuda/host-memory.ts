@@ -53,7 +53,8 @@ export class HostRegistry implements Disposable {
   /** Nothing that uses the memory may be running. */
   [Symbol.dispose](): void {
     this.#context.makeCurrent()
-    for (const { host, own } of this.#buffers.values()) if (own) this.#context.driver.call('cuMemHostUnregister', host)
+    for (const { host, own } of this.#buffers.values())
+      if (own) this.#context.driver.release('cuMemHostUnregister', host)
     this.#buffers.clear()
   }
 }

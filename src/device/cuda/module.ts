@@ -37,7 +37,7 @@ export class CudaModule implements Disposable {
 
   /** No launch of its kernels may be running or captured any more. */
   [Symbol.dispose](): void {
-    this.#context.driver.call('cuModuleUnload', this.#handle)
+    this.#context.driver.release('cuModuleUnload', this.#handle)
   }
 }
 

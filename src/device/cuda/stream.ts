@@ -72,6 +72,6 @@ export class DriverStream implements CudaStream {
   }
 
   [Symbol.dispose](): void {
-    this.#context.driver.call('cuStreamDestroy_v2', this.handle)
+    this.#context.driver.release('cuStreamDestroy_v2', this.handle)
   }
 }
