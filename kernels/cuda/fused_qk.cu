@@ -82,14 +82,14 @@ DEVICE void qkNormRopeStore(T *x, T *kv, const int *slots, const int *positions,
   }
 }
 
-// grid: rows; a whole number of warps a block. Shared: ropeWidth floats beside the sums.
+// grid: rows; a whole number of warps a block. ropeWidth at most 512.
 template <class T, int V>
 DEVICE void latentNormRopeStore(const T *x, T *kv, const int *slots, const int *positions, const float *cosSin,
                                 const float *weight, int *faults, int latent, int ropeWidth, int interleaved, float eps,
                                 int capacity, int tablePositions, long long xStride, long long kvStride,
                                 long long slotStride, long long positionStride) {
   __shared__ float parts[32];
-  extern __shared__ float key[];
+  __shared__ float key[WIDEST_HEAD];
   const long long row = blockIdx.x;
   const int slot = slots[row * slotStride], position = positions[row * positionStride];
   if (slot < 0) return;

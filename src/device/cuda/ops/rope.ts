@@ -72,6 +72,7 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
   },
 
   latentNormRopeStore({ x, kv, slots, positions, latent, norm, rope }) {
+    checkHead(rope.width)
     const width = latent + rope.width
     const [i, cache, s, p] = [field(d, x, width), field(d, kv, width), field(d, slots), field(d, positions)]
     if (i.type !== cache.type) throw new Unreachable('a cache of another type than its rows')
@@ -94,7 +95,7 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
     const threads = Math.min(256, ceilDiv(ceilDiv(latent, v), 32) * 32)
     return kernelOf([i, s, p], rows => {
       args.set(7, rows)
-      args.launch([rows, 1, 1], threads, rope.width * 4)
+      args.launch([rows, 1, 1], threads)
     })
   },
 })
