@@ -1,19 +1,21 @@
 // Products of few rows with large weights, bound by reading the weights: out[o, n] = x[i, :] · W[e][n, :], for one matrix and `count` rows (dense),
 // for groups with a counter each (masked), or for the experts that a list of ids names (routed), where an expert without rows costs
-// nothing. bf16 in, f32 sums, bf16 or f32 out. K % 16 = 0, 16-byte aligned rows of x and W.
+// nothing. bf16 in, f32 sums, bf16 or f32 out. K % 64 = 0, 16-byte aligned rows of x.
 //
 // `_gated`: W is [2·N, K], gate rows first; out = silu(gate) · up, written where N columns are asked for.
 //
 // Algorithm: the weights take the side of 16 rows of mma m16n8k16, the tokens the side of 8. The work is a list of units: for each expert
 // with rows, for each at most 8·TILES of them, every 16 rows of W (`_gated`: 8 gate rows and the 8 up rows that belong to them). Every
-// block takes an equal, contiguous share, so it changes expert rarely. One warp feeds a ring with bulk copies of at most 16 × 512 weights
-// (1 KiB a row, 16 lanes, a row each; the pitch of 1040 bytes keeps ldmatrix free of bank conflicts), as far ahead as the ring goes, over
+// block takes an equal, contiguous share, so it changes expert rarely. One thread feeds a ring with bulk tensor copies, each of 8 rows by
+// 512 of k (8 KiB, two a stage; W seen as [K / 64][rows][64] so that one copy takes 1 KiB of each row; 128-byte swizzle, so ldmatrix has no
+// bank conflicts), as far ahead as the ring goes, over
 // units and experts. Eight warps share the k of each stage: warp w takes steps w, w + 8, ... of 16; at the end of a unit they add
 // their parts through shared memory in a fixed order. The rows of x of an expert lie whole in shared memory, loaded when the expert changes.
 // In routed mode every block groups the ids itself, in shared memory: no launch before, no scratch. All blocks must get the same lists,
 // since an expert with many rows is several items and its units go to several blocks: lists are in ascending order of slots.
 //
-// Versions and times: docs/performance-cuda.md.
+// Versions (times: docs/performance-cuda.md): 1. a lane a row with plain bulk copies of 1 KiB: the copies of a warp's lanes are issued one
+// after the other, some 60 cycles each, which is less than the memory gives. 2. this one.
 #include "elements.cuh"
 #include "wgmma.cuh"
 
@@ -21,17 +23,16 @@
 
 namespace {
 
-constexpr int CHUNK = 512, PITCH = CHUNK * 2 + 16, STAGE = 16 * PITCH, WARPS = 8, THREADS = WARPS * 32;
+constexpr int CHUNK = 512, HALF_STAGE = 8 * CHUNK * 2, STAGE = 2 * HALF_STAGE, WARPS = 8, THREADS = WARPS * 32;
 /// Floats between tokens of the parts that warps add: 16 rows and 4 to spread banks.
 constexpr int PART = 20;
-constexpr int OUTSIDE = -2;
 enum Mode { DENSE = 0, MASKED = 1, ROUTED = 2 };
 
 struct Problem {
   const bf16 *x;
   i64 x_stride;
-  const u8 *w;
-  i64 w_bytes; // between matrices
+  const TensorMap *w;
+  int w_rows; // between matrices
   u8 *out;
   i64 out_stride;
   const float *bias;
@@ -48,6 +49,7 @@ struct Problem {
 struct Plan {
   u16 *cursors; // [warps + 1][experts] rows of each expert in each warp's share of the slots, then where the next one goes
   u16 *list;    // [count] slots by expert
+  u16 *ids;     // [count] the expert of each slot, 0xffff for none
   u16 *expert;  // [items]
   u16 *first;   // [items] first place of the item in its expert's list (routed: in the whole list)
   u16 *rows;    // [items]
@@ -74,15 +76,12 @@ DEVICE int scan(int value, int *scratch, int &total) {
 }
 
 /// Calls visit(slot, expert, place among the lanes with that expert, number of those lanes) for this warp's share of the slots in order;
-/// expert is −1 for none and OUTSIDE for what does not exist.
-template <class Visit> DEVICE void for_share(const Problem &p, Visit visit) {
+/// expert is −1 for none. `expert_of(slot)` finds it.
+template <class Of, class Visit> DEVICE void for_share(int count, Of expert_of, Visit visit) {
   constexpr int SHARES = WARPS + 1;
-  const int share = ((p.count + SHARES - 1) / SHARES + 31) & ~31, begin = warp_id() * share, end = min2(begin + share, p.count);
+  const int share = ((count + SHARES - 1) / SHARES + 31) & ~31, begin = warp_id() * share, end = min2(begin + share, count);
   for (int at = begin; at < end; at += 32) {
-    const int slot = at + lane_id();
-    int e = slot < end ? p.index[(i64)(slot / p.top_k) * p.ids_stride + slot % p.top_k] : -1;
-    if (e >= p.experts) e = OUTSIDE;
-    else if (e < 0) e = -1;
+    const int slot = at + lane_id(), e = slot < end ? expert_of(slot) : -1;
     const u32 same = __match_any_sync(0xffffffffu, e);
     visit(slot, e, __popc(same & ((1u << lane_id()) - 1)), __popc(same));
   }
@@ -105,8 +104,16 @@ DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scra
   if (p.mode == ROUTED) {
     for (int i = threadIdx.x; i < (WARPS + 1) * p.experts; i += threads) plan.cursors[i] = 0;
     __syncthreads();
-    for_share(p, [&](int slot, int e, int place, int lanes) {
-      if (e == OUTSIDE && blockIdx.x == 0) el::fault(p.faults, el::FAULT_EXPERT, p.index[(i64)(slot / p.top_k) * p.ids_stride + slot % p.top_k]);
+    auto read = [&](int slot) {
+      int e = p.index[(i64)(slot / p.top_k) * p.ids_stride + slot % p.top_k];
+      if (e >= p.experts) {
+        if (blockIdx.x == 0) el::fault(p.faults, el::FAULT_EXPERT, e);
+        e = -1;
+      }
+      plan.ids[slot] = (u16)max2(e, -1);
+      return max2(e, -1);
+    };
+    for_share(p.count, read, [&](int, int e, int place, int lanes) {
       if (e >= 0 && place == 0) mine[e] = (u16)(mine[e] + lanes);
       __syncwarp();
     });
@@ -144,7 +151,8 @@ DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scra
   }
   __syncthreads();
   if (p.mode == ROUTED) {
-    for_share(p, [&](int slot, int e, int place, int lanes) {
+    auto again = [&](int slot) { return plan.ids[slot] == 0xffff ? -1 : (int)plan.ids[slot]; };
+    for_share(p.count, again, [&](int slot, int e, int place, int lanes) {
       const int at = e >= 0 ? mine[e] : 0;
       if (e >= 0) plan.list[at + place] = (u16)slot;
       __syncwarp();
@@ -158,7 +166,9 @@ DEVICE int make_plan(const Problem &p, const Plan &plan, int capacity, int *scra
 
 template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p, int items_room) {
   constexpr int CAPACITY = 8 * TILES;
-  DYNAMIC_SHARED(u8, shared);
+  DYNAMIC_SHARED(u8, raw);
+  // Swizzled boxes lie at multiples of 1024 bytes.
+  u8 *const shared = raw + (-shared_address(raw) & 1023u);
   const int lane = lane_id(), warp = warp_id();
   const int x_pitch = p.k * 2 + 16;
   // Layout: ring | x | parts (two halves, or one for 32 rows) | barriers | plan
@@ -173,6 +183,7 @@ template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p,
   plan.first = plan.expert + items_room;
   plan.rows = plan.first + items_room;
   plan.list = plan.rows + items_room;
+  plan.ids = plan.list + p.count;
   const u32 ring = shared_address(shared), full = shared_address(barriers), empty = full + 8 * p.stages;
   if (threadIdx.x == 0) {
     for (int s = 0; s < p.stages; s++) {
@@ -191,27 +202,31 @@ template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p,
   u32 phase = 0;
 
   if (warp == WARPS) {
-    const u64 policy = policy_evict_first();
-    for (int unit = begin; unit < end; unit++) {
-      const int item = unit / units_of_item, first = unit % units_of_item * rows_of_unit;
-      const int valid = min2(rows_of_unit, p.n - first);
-      const int within = GATED ? lane & 7 : lane;
-      const bool mine = within < valid && lane < 16;
-      const u8 *from = p.w + (i64)plan.expert[item] * p.w_bytes + ((i64)first + within + (GATED && lane >= 8 ? p.n : 0)) * p.k * 2;
-      for (int at = 0; at < p.k; at += CHUNK) {
-        const u32 bytes = min2(CHUNK, p.k - at) * 2;
-        mbarrier_wait(empty + 8 * stage, phase ^ 1);
-        if (lane == 0) mbarrier_arrive_expect(full + 8 * stage, bytes * valid * (GATED ? 2 : 1));
-        __syncwarp();
-        if (mine) bulk_load_hint(ring + stage * STAGE + lane * PITCH, from + (i64)at * 2, bytes, full + 8 * stage, policy);
-        if (++stage == p.stages) stage = 0, phase ^= 1;
+    if (lane == 0) {
+      tma_prefetch_map(p.w);
+      const u64 policy = policy_evict_first();
+      const bool two = GATED || rows_of_unit == 16;
+      for (int unit = begin; unit < end; unit++) {
+        const int item = unit / units_of_item, first = plan.expert[item] * p.w_rows + unit % units_of_item * rows_of_unit;
+        for (int at = 0; at < p.k; at += CHUNK) {
+          const u32 to = ring + stage * STAGE, barrier = full + 8 * stage;
+          mbarrier_wait(empty + 8 * stage, phase ^ 1);
+          mbarrier_arrive_expect(barrier, two ? STAGE : HALF_STAGE);
+          // Rows past this matrix's last are read along and never stored.
+          tma_load_3d_hint(to, p.w, 0, first, at / 64, barrier, policy);
+          if (two) tma_load_3d_hint(to + HALF_STAGE, p.w, 0, first + (GATED ? p.n : 8), at / 64, barrier, policy);
+          if (++stage == p.stages) stage = 0, phase ^= 1;
+        }
       }
     }
     return;
   }
 
   const u32 x_at = shared_address(x_rows);
-  const u32 a_lane = (lane & 15) * PITCH + (lane >> 4) * 16, b_lane = (lane & 7) * x_pitch + (lane >> 3 & 1) * 16;
+  // Step s of a chunk is pieces 2 · (s % 4) and the next of box row s / 4; this warp's steps are 8 apart, so only s / 4 moves, by 2.
+  const u32 a_lane = (lane >> 3 & 1) * HALF_STAGE + (warp >> 2) * 1024 + (lane & 7) * 128 +
+                     ((((warp & 3) * 2 + (lane >> 4)) ^ (lane & 7)) << 4);
+  const u32 b_lane = (lane & 7) * x_pitch + (lane >> 3 & 1) * 16;
   int loaded = -1, rows = 0;
   for (int unit = begin; unit < end; unit++) {
     const int item = unit / units_of_item, first = unit % units_of_item * rows_of_unit;
@@ -244,7 +259,7 @@ template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p,
         const int step = warp + i * WARPS;
         if (step < steps) {
           u32 a[4], b[2];
-          ldmatrix_x4(a, w_at + step * 32);
+          ldmatrix_x4(a, w_at + i * 2048);
 #pragma unroll
           for (int t = 0; t < TILES; t++)
             if (t == 0 || 8 * t < rows) {
@@ -297,10 +312,10 @@ template <int TILES, bool GATED, class Out> DEVICE void skinny(const Problem &p,
 
 #define SKINNY(NAME, TILES, GATED, OUT)                                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS + 32, 1)                                                                 \
-  NAME(const bf16 *x, i64 x_stride, const u8 *w, i64 w_bytes, u8 *out, i64 out_stride, const float *bias, const int *index,     \
+  NAME(const __grid_constant__ TensorMap w, const bf16 *x, i64 x_stride, u8 *out, i64 out_stride, const float *bias, const int *index,     \
        int *faults, int mode, int count, int experts, int top_k, int ids_stride, int x_divisor, int n, int k, int tile_rows, int stages,     \
-       int accumulate, int items_room) {                                                                                        \
-    Problem p{x, x_stride, w, w_bytes, out, out_stride, bias, index, faults, mode, count, experts, top_k, ids_stride, x_divisor,        \
+       int accumulate, int items_room, int w_rows) {                                                                                        \
+    Problem p{x, x_stride, &w, w_rows, out, out_stride, bias, index, faults, mode, count, experts, top_k, ids_stride, x_divisor,        \
               n, k, tile_rows, stages, accumulate};                                                                             \
     skinny<TILES, GATED, OUT>(p, items_room);                                                                                   \
   }

@@ -190,7 +190,7 @@ inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 struct TensorMap {
   const u8 *base;
   u64 sizes[3], strides[2];
-  int box[2];
+  int box[3];
 };
 
 struct Barrier {
@@ -259,19 +259,21 @@ inline void tma_prefetch_map(const TensorMap *) {}
 inline void tma_load_3d(u32 to, const TensorMap *from, int x, int y, int z, u32 barrier) {
   if (to % 1024) machine::fail("a swizzled box at no multiple of 1024");
   queueCopy(barrier, [=, map = *from] {
-    for (int r = 0; r < map.box[1]; r++)
-      for (int c = 0; c < map.box[0]; c++) {
-        const i64 at[3] = {x + c, y + r, z};
-        u16 value = 0;
-        if (std::equal(at, at + 3, map.sizes, [](i64 i, u64 size) { return i >= 0 && (u64)i < size; }))
-          value = *reinterpret_cast<const u16 *>(map.base + at[2] * map.strides[1] + at[1] * map.strides[0] + at[0] * 2);
-        const u32 plain = to + r * 128 + c * 2;
-        std::memcpy(machine::sharedAt(plain ^ ((plain >> 7 & 7) << 4), 2), &value, 2);
-      }
-    arrived(barrierAt(barrier), 0, -(long)(map.box[0] * map.box[1] * 2));
+    for (int i = 0; i < map.box[0] * map.box[1] * map.box[2]; i++) {
+      const i64 at[3] = {x + i % map.box[0], y + i / map.box[0] % map.box[1], z + i / (map.box[0] * map.box[1])};
+      u16 value = 0;
+      if (std::equal(at, at + 3, map.sizes, [](i64 index, u64 size) { return index >= 0 && (u64)index < size; }))
+        value = *reinterpret_cast<const u16 *>(map.base + at[2] * map.strides[1] + at[1] * map.strides[0] + at[0] * 2);
+      const u32 plain = to + i * 2;
+      std::memcpy(machine::sharedAt(plain ^ ((plain >> 7 & 7) << 4), 2), &value, 2);
+    }
+    arrived(barrierAt(barrier), 0, -(long)(map.box[0] * map.box[1] * map.box[2] * 2));
   });
 }
 inline void tma_load_2d(u32 to, const TensorMap *map, int x, int y, u32 barrier) { tma_load_3d(to, map, x, y, 0, barrier); }
+inline void tma_load_3d_hint(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64) {
+  tma_load_3d(to, map, x, y, z, barrier);
+}
 template <int N> void registers_decrease() {}
 template <int N> void registers_increase() {}
 inline void wgmma_fence() {}

@@ -97,15 +97,16 @@ void run(const Skinny &c) {
   const int items = masked   ? c.experts * ((c.divisor + c.capacity - 1) / c.capacity)
                     : routed ? std::min(c.count, c.experts + c.count / c.capacity)
                              : (c.count + c.capacity - 1) / c.capacity;
-  const size_t bytes = (size_t)c.capacity * (2 * c.k + 16) + (c.capacity == 32 ? 1 : 2) * 8 * c.capacity * 80 + 16 * c.stages + 64 +
-                       items * 6 + (routed ? 18 * c.experts + 2 * c.count : 0) + (size_t)c.stages * 16640;
+  const size_t bytes = 1024 + (size_t)c.capacity * (2 * c.k + 16) + (c.capacity == 32 ? 1 : 2) * 8 * c.capacity * 80 + 16 * c.stages + 64 +
+                       items * 6 + (routed ? 18 * c.experts + 4 * c.count : 0) + (size_t)c.stages * 16384;
   const auto kernel = c.gated ? (c.capacity == 8 ? skinny8_gated_bf16 : c.capacity == 16 ? skinny16_gated_bf16 : skinny32_gated_bf16)
                               : (c.capacity == 8 ? skinny8_f32 : c.capacity == 16 ? skinny16_f32 : skinny32_f32);
+  const int matrixRows = c.gated ? 2 * c.n : c.n;
+  const TensorMap map{reinterpret_cast<u8 *>(r.w.data()), {64, (u64)(c.experts * matrixRows), (u64)c.k / 64}, {(u64)c.k * 2, 128}, {64, 8, 8}};
   launch({5, 1, 1}, 288, bytes, [&] {
     u8 *out = c.gated ? reinterpret_cast<u8 *>(r.half.data()) : reinterpret_cast<u8 *>(r.full.data());
-    kernel(r.x.data(), r.xStride, reinterpret_cast<u8 *>(r.w.data()), r.matrixBytes(), out, r.outStride,
-           c.gated ? nullptr : bias.data(), index.data(), nullptr, c.mode, masked ? c.divisor : c.count, c.experts, c.topK, stride,
-           c.divisor, c.n, c.k, c.tileRows, c.stages, c.gated ? 0 : 1, items);
+    kernel(map, r.x.data(), r.xStride, out, r.outStride, c.gated ? nullptr : bias.data(), index.data(), nullptr, c.mode, masked ? c.divisor : c.count, c.experts, c.topK, stride,
+           c.divisor, c.n, c.k, c.tileRows, c.stages, c.gated ? 0 : 1, items, matrixRows);
   });
   bool ok = true;
   for (int row = 0; row < outRows; row++) {
@@ -147,8 +148,8 @@ void run(const Grouped &c) {
     });
   } else {
     const auto kernel = c.gated ? grouped_kernels::grouped_gemm_gated : grouped_kernels::grouped_gemm;
-    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total, 1}, {(u64)r.xStride * 2, 0}, {64, 128}};
-    const TensorMap weights{w, {(u64)c.k, (u64)r.matrixBytes() / 2 / c.k, (u64)groups}, {(u64)c.k * 2, (u64)r.matrixBytes()}, {64, 128}};
+    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total, 1}, {(u64)r.xStride * 2, 0}, {64, 128, 1}};
+    const TensorMap weights{w, {(u64)c.k, (u64)r.matrixBytes() / 2 / c.k, (u64)groups}, {(u64)c.k * 2, (u64)r.matrixBytes()}, {64, 128, 1}};
     launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 49152 + 1024 + 64,
            [&] { kernel(x, weights, r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk); });
   }
@@ -232,14 +233,14 @@ void run(const Sorted &c) {
 
 int main() {
   const Skinny skinny[] = {
-      {"one row, one step of k", 0, 1, 1, 1, 1, 16, 16, 16, 3, 8, false},
-      {"tail of columns and of chunks", 0, 3, 1, 1, 1, 40, 528, 16, 3, 8, false},
-      {"units of 8 rows of W", 0, 9, 1, 1, 1, 72, 1040, 8, 4, 16, false},
+      {"one row, 64 of k", 0, 1, 1, 1, 1, 16, 64, 16, 3, 8, false},
+      {"tail of columns and of chunks", 0, 3, 1, 1, 1, 40, 576, 16, 3, 8, false},
+      {"units of 8 rows of W", 0, 9, 1, 1, 1, 72, 1088, 8, 4, 16, false},
       {"two items of 32 rows", 0, 50, 1, 1, 1, 24, 768, 16, 3, 32, false},
-      {"masked", 1, 0, 6, 1, 16, 72, 272, 16, 3, 16, false},
-      {"masked, several items a group, gated", 1, 0, 5, 1, 40, 40, 528, 16, 3, 8, true},
-      {"routed, several items an expert", 2, 60, 5, 3, 3, 72, 272, 16, 5, 8, false},
-      {"routed, many experts, gated", 2, 80, 130, 4, 1, 40, 528, 16, 3, 16, true},
+      {"masked", 1, 0, 6, 1, 16, 72, 320, 16, 3, 16, false},
+      {"masked, several items a group, gated", 1, 0, 5, 1, 40, 40, 576, 16, 3, 8, true},
+      {"routed, several items an expert", 2, 60, 5, 3, 3, 72, 320, 16, 5, 8, false},
+      {"routed, many experts, gated", 2, 80, 130, 4, 1, 40, 576, 16, 3, 16, true},
       {"routed, many rows an expert, gated", 2, 300, 4, 2, 2, 24, 64, 16, 3, 32, true},
   };
   const Grouped grouped[] = {

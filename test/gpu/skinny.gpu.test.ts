@@ -13,12 +13,12 @@ const f32At = (values: readonly number[]): number => gpu.address(gpu.put(Float32
 
 describe('dense', () => {
   it.each([
-    [1, 16, 16],
-    [1, 48, 528],
+    [1, 16, 64],
+    [1, 48, 576],
     [8, 2048, 512],
     [3, 40, 2048],
     [9, 200, 768],
-    [16, 136, 1040],
+    [16, 136, 1088],
     [17, 64, 2048],
     [32, 2128, 256],
     [50, 72, 512],
@@ -92,7 +92,7 @@ describe('dense', () => {
 describe('masked', () => {
   it.each([
     [[8, 8, 8, 8], 8, 256, 512, false],
-    [[0, 3, 16, 1, 0, 9], 16, 72, 272, false],
+    [[0, 3, 16, 1, 0, 9], 16, 72, 320, false],
     [[40, 0, 7, 64], 64, 144, 768, false],
     [[5, 0, 31], 32, 40, 1024, true],
   ])('counts %j of %i', (counts, room, n, k, gated) => {
@@ -132,7 +132,7 @@ describe('routed', () => {
     [40, 8, 160, 8, true],
     [300, 2, 4, 2, false],
   ])('%i rows of top-%i of %i experts, a row of x for %i slots, gated %s', (rows, topK, experts, divisor, gated) => {
-    const [n, k] = [72, 272]
+    const [n, k] = [72, 320]
     const x = gpu.bf16(9, Math.ceil((rows * topK) / divisor), k)
     const w = gpu.matrix(10, gated ? 2 * n : n, k, experts)
     const stride = topK + 1

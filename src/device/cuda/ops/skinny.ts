@@ -8,7 +8,10 @@ import { faultAddress } from './faults.js'
 export type SkinnyCapacity = 8 | 16 | 32
 
 const CHUNK = 512
-const STAGE_BYTES = 16 * (CHUNK * 2 + 16)
+/** Two boxes of 8 rows. */
+const STAGE_BYTES = 16 * CHUNK * 2
+/** To align the ring. */
+const SLACK_BYTES = 1024
 const WARPS = 8
 const PART_FLOATS = 20
 const THREADS = (WARPS + 1) * 32
@@ -43,7 +46,7 @@ export interface SkinnySize {
 /** Pure. @returns undefined where the kernel cannot take the sizes */
 export function planSkinny(size: SkinnySize): SkinnyPlan | undefined {
   const { count, experts, mode, n, k, gated, sms } = size
-  if (k % 16 !== 0 || count > MAX_SLOTS || experts > MAX_SLOTS) return undefined
+  if (k % 64 !== 0 || count > MAX_SLOTS || experts > MAX_SLOTS) return undefined
   const mean = mode === 'routed' ? count / experts : count
   // Routed rows spread unevenly: room for about twice the mean.
   const wanted = mode === 'routed' ? (mean <= 3 ? 8 : mean <= 10 ? 16 : 32) : count <= 8 ? 8 : count <= 16 ? 16 : 32
@@ -56,12 +59,13 @@ export function planSkinny(size: SkinnySize): SkinnyPlan | undefined {
   for (const capacity of ([32, 16, 8] as const).filter(c => c <= wanted)) {
     const itemsRoom = items(capacity)
     const fixed =
+      SLACK_BYTES +
       capacity * (2 * k + 16) +
       (capacity === 32 ? 1 : 2) * WARPS * capacity * PART_FLOATS * 4 +
       16 * MAX_STAGES +
       64 +
       itemsRoom * 6 +
-      (mode === 'routed' ? (WARPS + 1) * experts * 2 + count * 2 : 0)
+      (mode === 'routed' ? (WARPS + 1) * experts * 2 + count * 4 : 0)
     const stages = Math.min(MAX_STAGES, Math.floor((size.sharedBytesPerBlock - fixed) / STAGE_BYTES))
     if (stages < MIN_STAGES) continue
     const used = mode === 'routed' ? Math.min(experts, count) : itemsRoom
@@ -97,15 +101,15 @@ export interface SkinnySpec {
 /** Why the kernel cannot take these shapes; undefined when it can. */
 export function refusesSkinny({ x, weight, out, gated }: SkinnySpec): string | undefined {
   if (weight.kind !== 'bf16') return `weights are ${weight.kind}`
-  if (weight.k % 16 !== 0) return `${weight.k} inputs are not in sixteens`
+  if (weight.k % 64 !== 0) return `${weight.k} inputs are not in multiples of 64`
   if (x.address % 16 !== 0 || x.stride % 8 !== 0) return 'rows are not 16-byte aligned'
-  if (weight.strideBytes % 16 !== 0) return 'matrices are not 16-byte aligned'
+  if (weight.strideBytes % (2 * weight.k) !== 0) return 'matrices do not begin whole rows apart'
   if (gated && out.dtype !== 'bf16') return 'a gated product is stored as bf16'
   return undefined
 }
 
 const MODE = { dense: 0, masked: 1, routed: 2 } as const
-const [COUNT, TILE_ROWS, STAGES, ITEMS_ROOM] = [10, 17, 18, 20]
+const [COUNT, TILE_ROWS, STAGES, ITEMS_ROOM] = [9, 16, 17, 19]
 
 /**
  * @param most rows that will be asked for at most
@@ -120,16 +124,31 @@ export function bindSkinny(d: CudaKernels, spec: SkinnySpec, most: number): Kern
   const index = groups.mode === 'routed' ? groups.ids : groups.mode === 'masked' ? groups.counts : 0
   const { sms, sharedBytesPerBlock } = d.properties
   const size = { experts: weight.count, mode: groups.mode, n, k: weight.k, gated, sms, sharedBytesPerBlock }
+  const rowsOfMatrix = weight.strideBytes / (2 * weight.k)
+  // [k / 64][rows][64]: one copy takes 8 rows by 512 of k.
+  const map = () =>
+    d.tensorMap({
+      address: d.addressOf(weight.span),
+      dtype: 'bf16',
+      sizes: [64, (weight.count - 1) * rowsOfMatrix + weight.n, weight.k / 64],
+      strides: [weight.k * 2, 128],
+      box: [64, 8, 8],
+      swizzle: '128B',
+      l2Promotion: '256B',
+    })
   const bind = (capacity: SkinnyCapacity) =>
     d
       .kernel('gemm_skinny_sm90.cu', `skinny${capacity}${gated ? '_gated' : ''}_${out.dtype}`)
       .bind(
-        [...Array.from({ length: 9 }, () => 'u64' as const), ...Array.from({ length: 12 }, () => 'i32' as const)],
         [
-          ...[x.address, x.stride, d.addressOf(weight.span), weight.strideBytes],
-          ...[out.address, out.stride, spec.bias ?? 0, index, faultAddress(d)],
+          'tensorMap',
+          ...Array.from({ length: 7 }, () => 'u64' as const),
+          ...Array.from({ length: 13 }, () => 'i32' as const),
+        ],
+        [
+          ...[map(), x.address, x.stride, out.address, out.stride, spec.bias ?? 0, index, faultAddress(d)],
           ...[MODE[groups.mode], 0, weight.count, routed?.topK ?? 1, routed?.stride ?? 0, divisor],
-          ...[n, weight.k, 16, 0, spec.accumulate ? 1 : 0, 0],
+          ...[n, weight.k, 16, 0, spec.accumulate ? 1 : 0, 0, rowsOfMatrix],
         ],
       )
   // What fits for the most rows fits for fewer.
