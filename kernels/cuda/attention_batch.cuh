@@ -59,4 +59,53 @@ struct Batch {
   }
 };
 
+// Writes four columns of a head: sums / total, with the head's sink joined.
+ATT_DEVICE void finish(const Batch &b, bf16_bits *to, float4 v, float most, float total, int head) {
+  float scale = 1.f;
+  if (b.sinks != nullptr) {
+    const float sink = b.sinks[head] * LOG2_E, top = fmaxf(most, sink);
+    scale = power2(most - top);
+    total = total * scale + power2(sink - top);
+  }
+  scale /= total;
+  uint2 packed;
+  packed.x = pack(v.x * scale, v.y * scale);
+  packed.y = pack(v.z * scale, v.w * scale);
+  *reinterpret_cast<uint2 *>(to) = packed;
+}
+
+// Four columns of a head put together from parts, one after another in ascending order.
+struct Merged {
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+  float most = ATT_NOTHING, total = 0.f;
+
+  // `partMost` is finite: a part has a key.
+  ATT_DEVICE void add(float4 part, float partMost, float partTotal) {
+    const float top = fmaxf(most, partMost), old = power2(most - top), now = power2(partMost - top);
+    sum.x = sum.x * old + part.x * now, sum.y = sum.y * old + part.y * now;
+    sum.z = sum.z * old + part.z * now, sum.w = sum.w * old + part.w * now;
+    total = total * old + partTotal * now;
+    most = top;
+  }
+
+  // Parts lie `stride` floats apart: four columns at `columns`, the maximum at `most`, the total at `total`. Eight parts are under
+  // way at a time.
+  ATT_DEVICE void addAll(const float *columns, const float *maxima, const float *totals, long long stride, int parts) {
+    for (int first = 0; first < parts; first += 8) {
+      float4 x[8];
+      float m[8], l[8];
+#pragma unroll
+      for (int k = 0; k < 8; k++) {
+        const long long at = min(first + k, parts - 1) * stride;
+        x[k] = loadPastL1(reinterpret_cast<const float4 *>(columns + at));
+        m[k] = loadPastL1(maxima + at);
+        l[k] = loadPastL1(totals + at);
+      }
+#pragma unroll
+      for (int k = 0; k < 8; k++)
+        if (first + k < parts) add(x[k], m[k], l[k]);
+    }
+  }
+};
+
 } // namespace att

@@ -19,7 +19,7 @@ namespace {
 
 using att::Batch;
 
-constexpr int WARPS = 4, KEYS = 16, TILE = WARPS * KEYS, STAGES = 3, MAX_PARTS = 64;
+constexpr int WARPS = 4, KEYS = 16, TILE = WARPS * KEYS, STAGES = 3;
 
 template <int HD> struct Layout {
   static constexpr int CHUNKS = HD / 8;              // 16-byte chunks of a key
@@ -115,26 +115,9 @@ template <int HD> ATT_DEVICE void take(Walk<HD> &w, unsigned stage, int valid, f
   }
 }
 
-// Writes four columns of a head: sums / total, with the head's sink joined.
-ATT_DEVICE void finish(const Batch &b, att::bf16_bits *to, float4 v, float most, float total, int head) {
-  float scale = 1.f;
-  if (b.sinks != nullptr) {
-    const float sink = b.sinks[head] * att::LOG2_E, top = fmaxf(most, sink);
-    scale = att::power2(most - top);
-    total = total * scale + att::power2(sink - top);
-  }
-  scale /= total;
-  uint2 packed;
-  packed.x = att::pack(v.x * scale, v.y * scale);
-  packed.y = att::pack(v.z * scale, v.w * scale);
-  *reinterpret_cast<uint2 *>(to) = packed;
-}
-
 template <int HD> ATT_DEVICE void decode(const Batch &b) {
   using L = Layout<HD>;
   ATT_DYNAMIC_SHARED(shared);
-  __shared__ float partWeight[MAX_PARTS][16];
-  __shared__ float mergedMost[16], mergedTotal[16];
   __shared__ int lastOfAll;
   float *sums = reinterpret_cast<float *>(shared);                    // [WARPS][16][SUM_STRIDE], over the rings once they are read
   float *warpMost = sums + WARPS * 16 * L::SUM_STRIDE;                // [WARPS][16]
@@ -254,7 +237,7 @@ template <int HD> ATT_DEVICE void decode(const Batch &b) {
         total += weight * warpTotal[v * 16 + head];
       }
       if (parts == 1) {
-        finish(b, out + head * HD + column, sum, most, total, firstHead + head);
+        att::finish(b, out + head * HD + column, sum, most, total, firstHead + head);
       } else {
         *reinterpret_cast<float4 *>(part + head * HD + column) = sum;
         if (column == 0) {
@@ -264,39 +247,22 @@ template <int HD> ATT_DEVICE void decode(const Batch &b) {
       }
     }
     if (parts > 1) {
-      att::fence();
-      att::blockBarrier();
+      att::blockBarrier(); // the whole part is written
       if (thread == 0) {
+        att::fence();
         const int done = att::addOne(b.counters + pair);
         lastOfAll = done == parts - 1;
         if (lastOfAll) b.counters[pair] = 0;
+        att::fence();
       }
       att::blockBarrier();
       if (lastOfAll) {
-        att::fence();
         const float *all = b.partials + pair * splits * L::PART_FLOATS;
-        if (thread < heads) {
-          float most = ATT_NOTHING, total = 0.f;
-          for (int s = 0; s < parts; s++) most = fmaxf(most, att::loadPastL1(all + s * L::PART_FLOATS + 16 * HD + thread));
-          for (int s = 0; s < parts; s++) {
-            const float weight = att::power2(att::loadPastL1(all + s * L::PART_FLOATS + 16 * HD + thread) - most);
-            partWeight[s][thread] = weight;
-            total += weight * att::loadPastL1(all + s * L::PART_FLOATS + 16 * HD + 16 + thread);
-          }
-          mergedMost[thread] = most;
-          mergedTotal[thread] = total;
-        }
-        att::blockBarrier();
         for (int i = thread; i < heads * (HD / 4); i += WARPS * 32) {
           const int head = i / (HD / 4), column = i % (HD / 4) * 4;
-          float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-          for (int s = 0; s < parts; s++) {
-            const float weight = partWeight[s][head];
-            const float4 x = att::loadPastL1(reinterpret_cast<const float4 *>(all + s * L::PART_FLOATS + head * HD + column));
-            sum.x += weight * x.x, sum.y += weight * x.y, sum.z += weight * x.z, sum.w += weight * x.w;
-          }
-          finish(b, out + head * HD + column, sum, mergedMost[head], mergedTotal[head], firstHead + head);
+          att::Merged merged;
+          merged.addAll(all + head * HD + column, all + 16 * HD + head, all + 16 * HD + 16 + head, L::PART_FLOATS, parts);
+          att::finish(b, out + head * HD + column, merged.sum, merged.most, merged.total, firstHead + head);
         }
       }
     }
@@ -307,11 +273,13 @@ template <int HD> ATT_DEVICE void decode(const Batch &b) {
 } // namespace
 
 extern "C" __global__ void __launch_bounds__(128, 2) attention_decode_64(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const Batch batch = {ATT_ARGUMENTS};
   decode<64>(batch);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 2) attention_decode_128(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const Batch batch = {ATT_ARGUMENTS};
   decode<128>(batch);
 }

@@ -2,7 +2,8 @@
 //
 // q [rows, heads * 576], kv [slots, 512 latent | 64 rope], out [rows, heads * 512]: one key a position for all heads, whose first
 // 512 elements are the value. Names: query heads of a block (the M side) x keys of a tile. Grid: (rows, tiles of heads, parts); 256 threads.
-// Every row is taken by itself, in decode and in prompts. Parts and their merging as in attention_decode.cu.
+// Every row is taken by itself, in decode and in prompts. Parts as in attention_decode.cu, but they are merged by a second kernel,
+// attention_latent_merge_*, a block a head: a part is 32 or 128 KB, too much for one block to read of many.
 //
 // Keys come by cp.async into two stages and serve both products. Scores: 8 warps lie (M / 16) x (128 / M) over M heads x keys; the
 // maxima of a head are shared through shared memory, then probabilities (bf16) too. Sums: each warp holds 64 of the 512 columns
@@ -58,7 +59,6 @@ ATT_DEVICE float finalScale(const Batch &b, int head, float most, float total) {
 template <int M, int KEYS> ATT_DEVICE void attend(const Batch &b) {
   using L = Layout<M, KEYS>;
   ATT_DYNAMIC_SHARED(shared);
-  __shared__ int lastOfAll;
   const int thread = threadIdx.x, warp = thread >> 5, lane = thread & 31, g = lane >> 2, t = lane & 3, j = lane >> 3, i = lane & 7;
   const unsigned queries = att::sharedAddress(shared), stages = queries + L::QUERY_BYTES, weights = queries + L::WEIGHTS;
   float *tileMost = reinterpret_cast<float *>(shared + L::FLOATS);
@@ -254,64 +254,62 @@ template <int M, int KEYS> ATT_DEVICE void attend(const Batch &b) {
           else *reinterpret_cast<float2 *>(part + m * VALUE + column + d * 8) = make_float2(a, c);
         }
       }
-    if (parts > 1) {
-      att::fence();
-      att::blockBarrier();
-      if (thread == 0) {
-        const int done = att::addOne(b.counters + pair);
-        lastOfAll = done == parts - 1;
-        if (lastOfAll) b.counters[pair] = 0;
-      }
-      att::blockBarrier();
-      if (lastOfAll) {
-        att::fence();
-        float *partWeight = reinterpret_cast<float *>(shared); // [parts][M], over the queries
-        const float *all = b.partials + pair * splits * L::PART_FLOATS;
-        if (thread < heads) {
-          float top = ATT_NOTHING, sum = 0.f;
-          for (int s = 0; s < parts; s++) top = fmaxf(top, att::loadPastL1(all + s * L::PART_FLOATS + M * VALUE + thread));
-          for (int s = 0; s < parts; s++) {
-            const float weight = att::power2(att::loadPastL1(all + s * L::PART_FLOATS + M * VALUE + thread) - top);
-            partWeight[s * M + thread] = weight;
-            sum += weight * att::loadPastL1(all + s * L::PART_FLOATS + M * VALUE + M + thread);
-          }
-          factor[thread] = finalScale(b, firstHead + thread, top, sum);
-        }
-        att::blockBarrier();
-        for (int k = thread; k < heads * (VALUE / 4); k += WARPS * 32) {
-          const int m = k / (VALUE / 4), column = k % (VALUE / 4) * 4;
-          float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-          for (int s = 0; s < parts; s++) {
-            const float weight = partWeight[s * M + m];
-            const float4 x = att::loadPastL1(reinterpret_cast<const float4 *>(all + s * L::PART_FLOATS + m * VALUE + column));
-            sum.x += weight * x.x, sum.y += weight * x.y, sum.z += weight * x.z, sum.w += weight * x.w;
-          }
-          const float scale = factor[m];
-          uint2 packed;
-          packed.x = att::pack(sum.x * scale, sum.y * scale);
-          packed.y = att::pack(sum.z * scale, sum.w * scale);
-          *reinterpret_cast<uint2 *>(out + m * VALUE + column) = packed;
-        }
-      }
-    }
     att::blockBarrier(); // shared memory is free for the next item
   }
+}
+
+// Merges the parts of one head of a row, those of `attend` with the same grid of rows. Grid: (rows, heads); 128 threads of 4 columns.
+template <int M, int KEYS> ATT_DEVICE void merge(const Batch &b) {
+  using L = Layout<M, KEYS>;
+  const int item = blockIdx.x, head = blockIdx.y, piece = head / M, m = head % M, pieces = (b.groupHeads + M - 1) / M;
+  const int sequence = b.rowSequence[(long long)item * b.rowSequenceStride], position = b.positions[(long long)item * b.positionStride];
+  if (sequence < 0 || position < 0) return;
+  const int start = position - b.window + 1 > 0 ? position - b.window + 1 : 0;
+  const int tiles = (position + 1 - start + KEYS - 1) / KEYS;
+  const int tilesAPart = max(b.minTiles, (tiles + b.splits - 1) / b.splits);
+  const int parts = (tiles + tilesAPart - 1) / tilesAPart;
+  if (parts == 1) return;
+  const float *all = b.partials + ((long long)item * pieces + piece) * b.splits * L::PART_FLOATS;
+  const int column = 4 * (int)threadIdx.x;
+  att::Merged merged;
+  merged.addAll(all + m * VALUE + column, all + M * VALUE + m, all + M * VALUE + M + m, L::PART_FLOATS, parts);
+  att::finish(b, b.out + (long long)item * b.outStride + head * VALUE + column, merged.sum, merged.most, merged.total, head);
 }
 
 } // namespace latent
 
 extern "C" __global__ void __launch_bounds__(256, 2) attention_latent_16x32(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const att::Batch batch = {ATT_ARGUMENTS};
   latent::attend<16, 32>(batch);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1) attention_latent_64x32(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const att::Batch batch = {ATT_ARGUMENTS};
   latent::attend<64, 32>(batch);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1) attention_latent_64x64(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const att::Batch batch = {ATT_ARGUMENTS};
   latent::attend<64, 64>(batch);
+}
+
+extern "C" __global__ void __launch_bounds__(128) attention_latent_merge_16x32(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
+  const att::Batch batch = {ATT_ARGUMENTS};
+  latent::merge<16, 32>(batch);
+}
+
+extern "C" __global__ void __launch_bounds__(128) attention_latent_merge_64x32(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
+  const att::Batch batch = {ATT_ARGUMENTS};
+  latent::merge<64, 32>(batch);
+}
+
+extern "C" __global__ void __launch_bounds__(128) attention_latent_merge_64x64(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
+  const att::Batch batch = {ATT_ARGUMENTS};
+  latent::merge<64, 64>(batch);
 }

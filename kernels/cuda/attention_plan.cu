@@ -28,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     attention_plan(int *plan, const int *rowSequence, const int *positions, int rows, int rowSequenceStride, int positionStride,
                    int tileRows) {
   __shared__ int sums[2][32];
+  att::waitForEarlierKernels();
   const Rows batch = {rowSequence, positions, rowSequenceStride, positionStride, tileRows};
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   int singles = 0, tiles = 0;

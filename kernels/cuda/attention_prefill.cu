@@ -241,11 +241,13 @@ template <int HD> ATT_DEVICE void attend(const Batch &b) {
 } // namespace prefill
 
 extern "C" __global__ void __launch_bounds__(128, 2) attention_prefill_64(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const att::Batch batch = {ATT_ARGUMENTS};
   prefill::attend<64>(batch);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 2) attention_prefill_128(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const att::Batch batch = {ATT_ARGUMENTS};
   prefill::attend<128>(batch);
 }

@@ -194,6 +194,7 @@ ATT_DEVICE void attend(const Batch &b) {
 } // namespace prefill90
 
 extern "C" __global__ void __launch_bounds__(384, 1) attention_prefill_128_sm90(ATT_PARAMETERS) {
+  att::waitForEarlierKernels();
   const att::Batch batch = {ATT_ARGUMENTS};
   prefill90::attend(batch);
 }

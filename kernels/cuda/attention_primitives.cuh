@@ -76,6 +76,14 @@ ATT_DEVICE unsigned ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
 ATT_DEVICE void warpBarrier() { __syncwarp(); }
 ATT_DEVICE void blockBarrier() { __syncthreads(); }
 
+// Programmatic dependent launch: kernels queued later may start from here on, and nothing is read before the earlier ones have
+// finished. Every block of every kernel calls it first, so that "finished" passes on. Does nothing in an ordinary launch.
+ATT_DEVICE void waitForEarlierKernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Stores before it are seen by every block that sees what this thread writes after it.
 ATT_DEVICE void fence() { __threadfence(); }
 ATT_DEVICE int addOne(int *counter) { return atomicAdd(counter, 1); }

@@ -165,9 +165,17 @@ bool run(const Case &c, const machine::Choices &choices) {
   else {
     const bool few = c.heads <= 16;
     const dim3 grid{(unsigned)items, few ? 1u : (c.heads + 63) / 64u, (unsigned)c.splits};
-    if (few) machine::launch(grid, 256, latent::Layout<16, 32>::BYTES, arguments(attention_latent_16x32, planned));
-    else if (c.minTiles == 1) machine::launch(grid, 256, latent::Layout<64, 32>::BYTES, arguments(attention_latent_64x32, planned));
-    else machine::launch(grid, 256, latent::Layout<64, 64>::BYTES, arguments(attention_latent_64x64, planned));
+    const dim3 heads{(unsigned)items, (unsigned)c.heads, 1};
+    if (few) {
+      machine::launch(grid, 256, latent::Layout<16, 32>::BYTES, arguments(attention_latent_16x32, planned));
+      machine::launch(heads, 128, 0, arguments(attention_latent_merge_16x32, planned));
+    } else if (c.minTiles == 1) {
+      machine::launch(grid, 256, latent::Layout<64, 32>::BYTES, arguments(attention_latent_64x32, planned));
+      machine::launch(heads, 128, 0, arguments(attention_latent_merge_64x32, planned));
+    } else {
+      machine::launch(grid, 256, latent::Layout<64, 64>::BYTES, arguments(attention_latent_64x64, planned));
+      machine::launch(heads, 128, 0, arguments(attention_latent_merge_64x64, planned));
+    }
   }
   if (faults[0] != 0) return std::printf("FAIL %s: a fault of kind %d at %d\n", c.name.c_str(), faults[0], faults[1]), false;
   for (int count : counters)

@@ -19,7 +19,8 @@ describe.skipIf(missing)('attention kernels on an emulated GPU', () => {
     for (const name of readdirSync(kernels))
       if (/^attention_.*\.cuh?$/.test(name)) copyFileSync(join(kernels, name), join(folder, name))
     // These replace what the instructions of the machine are.
-    for (const name of readdirSync(here)) copyFileSync(join(here, name), join(folder, name))
+    for (const name of readdirSync(here))
+      if (/^attention.*\.(cuh|cpp)$|^machine\.h$/.test(name)) copyFileSync(join(here, name), join(folder, name))
     const flags = ['-std=c++17', '-O1', '-Wall', '-Wno-unknown-pragmas', '-Wno-unused-variable']
     execFileSync(compiler, [...flags, 'attention.cpp', '-o', 'attention'], { cwd: folder, stdio: 'inherit' })
   }, 120_000)

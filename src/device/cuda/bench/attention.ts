@@ -186,11 +186,11 @@ function compare(b: BenchDevice, spec: AttentionSpec, rows: number): number {
 const decodeVariants = ({ model, batch }: Workload): Variant[] => {
   const name = 'attention decode'
   const cut = (splits: number, minTiles: number): Variant => ({
-    name: `${name}, ${splits} parts`,
+    name: `${name}, ${splits} parts of ${minTiles}`,
     options: { cut: rows => ({ items: rows, splits, minTiles }) },
   })
-  const several = model === QWEN && batch.length >= 8 ? [cut(1, 1), cut(2, 1), cut(4, 1), cut(8, 1)] : []
-  return [{ name, options: {} }, ...several]
+  const several = model === QWEN && batch.length >= 8 ? [cut(1, 1), cut(2, 1), cut(4, 1), cut(8, 1), cut(16, 16)] : []
+  return [{ name, options: {} }, { name: `${name}, overlapping`, options: { overlapping: true } }, ...several]
 }
 
 const prefillVariants = ({ model }: Workload): Variant[] =>

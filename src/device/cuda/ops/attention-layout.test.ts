@@ -54,7 +54,7 @@ describe('families', () => {
 describe('cuts of decode', () => {
   it('fill the GPU once where rows are few, and leave short contexts whole where they are many', () => {
     const cut = (rows: number) => decodeCut(rows, 4, 264, partBytes(16, 128), false)
-    expect(cut(1)).toEqual({ items: 1, splits: 32, minTiles: 1 })
+    expect(cut(1)).toEqual({ items: 1, splits: 64, minTiles: 1 })
     expect(cut(8)).toEqual({ items: 8, splits: 8, minTiles: 1 })
     expect(cut(32)).toEqual({ items: 32, splits: 2, minTiles: 1 })
     expect(cut(128)).toEqual({ items: 128, splits: 4, minTiles: 16 })

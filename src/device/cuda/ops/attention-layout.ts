@@ -10,7 +10,7 @@ const DECODE_HEADS = 16
 /** Keys of a tile: what the four warps of a block take in one turn. Parts are whole tiles. */
 export const DECODE_TILE = 64
 
-/** Parts whose weights the last block holds in shared memory (MAX_PARTS of the kernels). */
+/** More parts than this make their merging the longer half. */
 const MOST_PARTS = 64
 
 /** Rows and parts of a mixed step's single rows: later rows take turns, uncut. */
@@ -72,7 +72,7 @@ export function decodeCut(rows: number, pieces: number, slots: number, bytesAPar
   const room = Math.max(1, Math.floor(PARTIAL_BYTES / (pairs * bytesAPart)))
   if (mixed) return { items, splits: Math.min(MIXED_PARTS, room), minTiles: 4 }
   if (pairs >= slots) return { items, splits: Math.min(MIXED_PARTS, room), minTiles: 16 }
-  return { items, splits: Math.min(MOST_PARTS / 2, room, Math.max(1, Math.floor(slots / pairs))), minTiles: 1 }
+  return { items, splits: Math.min(MOST_PARTS, room, Math.max(1, Math.floor(slots / pairs))), minTiles: 1 }
 }
 
 /** Blocks of a prefill launch. Any number is right; this is one a tile when the batch has up to 16 more runs than full tiles. */

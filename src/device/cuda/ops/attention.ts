@@ -51,6 +51,8 @@ export interface FastAttentionOptions {
   readonly cut?: (rows: number) => DecodeCut
   /** Which matrix instructions prompts use: of a warp (any GPU), or of a warpgroup (Hopper, heads of 128). */
   readonly prompts?: PromptKernel
+  /** Kernels start while the one before them ends (programmatic dependent launch). */
+  readonly overlapping?: boolean
 }
 
 export type PromptKernel = 'warp' | 'warpgroup'
@@ -88,10 +90,9 @@ export function fastAttention(
   }
   const bind: Bind = (file, name, more) => {
     const all = { ...values, ...more }
-    return d.kernel(file, name).bind(
-      Object.values(ATTENTION_PARAMETERS),
-      NAMES.map(n => all[n]),
-    )
+    const ordered = NAMES.map(n => all[n])
+    const programmatic = (options.overlapping ?? false) && d.properties.capability >= 90
+    return d.kernel(file, name).bind(Object.values(ATTENTION_PARAMETERS), ordered, { programmatic })
   }
   const run = (family === 'grouped' ? groupedAttention : latentAttention)(d, a, bind, options, sequences, positions)
   return run && kernelOf([out, q, sequences, positions], run)
@@ -113,6 +114,12 @@ function partialsOf(d: CudaKernels, pieces: number, capacity: number): Partials 
   }
 }
 
+function setCut(args: LaunchArguments, rows: number, cut: DecodeCut): void {
+  args.set(AT.rows, rows)
+  args.set(AT.splits, cut.splits)
+  args.set(AT.minTiles, cut.minTiles)
+}
+
 function launchDecode(
   args: LaunchArguments,
   rows: number,
@@ -121,9 +128,7 @@ function launchDecode(
   threads: number,
   bytes: number,
 ) {
-  args.set(AT.rows, rows)
-  args.set(AT.splits, cut.splits)
-  args.set(AT.minTiles, cut.minTiles)
+  setCut(args, rows, cut)
   args.launch([cut.items, pieces, cut.splits], threads, bytes)
 }
 
@@ -190,12 +195,17 @@ function latentAttention(
   const { m, keys } = chosen
   const pieces = Math.ceil(a.heads / m)
   const [file, name] = ['attention_latent.cu', `attention_latent_${m}x${keys}`]
-  const args = bind(file, name, partialsOf(d, pieces, Math.min(sequences.capacity, positions.capacity)))
+  const parts = partialsOf(d, pieces, Math.min(sequences.capacity, positions.capacity))
+  const args = bind(file, name, parts)
+  const merge = bind(file, `attention_latent_merge_${m}x${keys}`, parts)
   const slots = d.properties.sms * d.kernel(file, name).blocksPerSm(256, bytesOf(chosen))
   return rows => {
     // Every row by itself, in prompts too: from 64 heads on a row fills the M side.
     const how = cut?.(rows) ?? decodeCut(rows, pieces, slots, partBytes(m, a.vWidth), false)
     launchDecode(args, rows, how, pieces, 256, bytesOf(chosen))
+    if (how.splits === 1) return
+    setCut(merge, rows, how)
+    merge.launch([rows, a.heads, 1], 128)
   }
 }
 
