@@ -2,6 +2,7 @@
 // their captured graph, results into pinned memory, an event. Nothing waits but who reads the results, and steps whose rows
 // of logits the host must see before the draw.
 import type { CudaKernels } from '../../device/cuda/kernels.js'
+import { attentionStep } from '../../device/cuda/ops/attention-step.js'
 import { checkFaults, faultAddress } from '../../device/cuda/ops/faults.js'
 import type { CudaEvent, LaunchArguments } from '../../device/cuda/types.js'
 import type { DeviceEvent } from '../../device/event.js'
@@ -163,6 +164,10 @@ export class CudaRunner implements StepRunner {
     status.phase('forward')
     status.program(variant)
     trace?.rows(values.rows)
+    // Attention looks for the structure of the batch once a step, and not at all where every sequence brings one row.
+    const hints = attentionStep(kernels)
+    hints.decodeOnly = batch.slices.every(s => s.count === 1)
+    hints.generation++
     const size = plan.decodeGraph ? graphBatchFor(batch.tokens, device.graphBatches) : null
     const pieces = slot.inputs.write(batch, size ?? batch.tokens)
     slot.stage.launch([pieces, 1, 1], STAGE_THREADS)
