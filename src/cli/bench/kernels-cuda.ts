@@ -6,13 +6,14 @@ import type { FlagTable } from '../../config/flag-spec.js'
 import { attentionBenches } from '../../device/cuda/bench/attention.js'
 import { BenchDevice, type KernelBench, type KernelFigure, LIMITS } from '../../device/cuda/bench/bench.js'
 import { gemmBenches } from '../../device/cuda/bench/gemm.js'
+import { smallBenches } from '../../device/cuda/bench/small.js'
 import { CudaError } from '../../device/cuda/errors.js'
 import { addFlags, takeFlags } from '../flag-options.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
 
-const BENCHES: readonly KernelBench[] = [...gemmBenches, ...attentionBenches]
+const BENCHES: readonly KernelBench[] = [...gemmBenches, ...attentionBenches, ...smallBenches]
 const NAMES = BENCHES.map(b => b.name)
 const group = 'Workload'
 
