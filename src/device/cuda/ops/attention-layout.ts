@@ -61,6 +61,10 @@ export interface DecodeCut {
   readonly minTiles: number
 }
 
+/** Parts of each of `pairs` pairs of row and piece that the memory of partial results holds, 1 at least: what is not cut needs none. */
+export const partsRoom = (pairs: number, bytesAPart: number): number =>
+  Math.max(1, Math.floor(PARTIAL_BYTES / (pairs * bytesAPart)))
+
 /**
  * How single rows are cut. Few pairs of row and piece: parts until the GPU is full once. Enough pairs: only contexts above
  * 1,024 positions are cut, so that one long sequence does not keep a single block busy while the others are done.
@@ -69,7 +73,7 @@ export interface DecodeCut {
 export function decodeCut(rows: number, pieces: number, slots: number, bytesAPart: number, mixed: boolean): DecodeCut {
   const items = mixed ? Math.min(rows, MIXED_ITEMS) : rows
   const pairs = items * pieces
-  const room = Math.max(1, Math.floor(PARTIAL_BYTES / (pairs * bytesAPart)))
+  const room = partsRoom(pairs, bytesAPart)
   if (mixed) return { items, splits: Math.min(MIXED_PARTS, room), minTiles: 4 }
   if (pairs >= slots) return { items, splits: Math.min(MIXED_PARTS, room), minTiles: 16 }
   return { items, splits: Math.min(MOST_PARTS, room, Math.max(1, Math.floor(slots / pairs))), minTiles: 1 }

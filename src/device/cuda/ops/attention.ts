@@ -11,6 +11,7 @@ import {
   latentSharedBytes,
   PARTIAL_BYTES,
   partBytes,
+  partsRoom,
   prefillBlocks,
   prefillTileRows,
   shiftOf,
@@ -47,7 +48,7 @@ const AT = {
 }
 
 export interface FastAttentionOptions {
-  /** For measurements: how decode is cut, instead of `decodeCut`. */
+  /** For measurements: how decode is cut, instead of `decodeCut`; parts beyond the memory for them are not made. */
   readonly cut?: (rows: number) => DecodeCut
   /** Which matrix instructions prompts use: of a warp (any GPU), or of a warpgroup (Hopper, heads of 128). */
   readonly prompts?: PromptKernel
@@ -57,8 +58,8 @@ export interface FastAttentionOptions {
 
 export type PromptKernel = 'warp' | 'warpgroup'
 
-/** Until the warpgroup's kernel has been checked on a GPU it is used only where asked for. */
-const PROMPTS: PromptKernel = 'warp'
+/** The warpgroup's where there is one. */
+const PROMPTS: PromptKernel = 'warpgroup'
 
 /** @returns undefined where operands or shapes are not of the fast kind: plain attention takes those */
 export function fastAttention(
@@ -114,6 +115,19 @@ function partialsOf(d: CudaKernels, pieces: number, capacity: number): Partials 
   }
 }
 
+function cutOf(
+  rows: number,
+  pieces: number,
+  slots: number,
+  bytesAPart: number,
+  mixed: boolean,
+  wanted: FastAttentionOptions['cut'],
+): DecodeCut {
+  if (wanted === undefined) return decodeCut(rows, pieces, slots, bytesAPart, mixed)
+  const how = wanted(rows)
+  return { ...how, splits: Math.min(how.splits, partsRoom(how.items * pieces, bytesAPart)) }
+}
+
 function setCut(args: LaunchArguments, rows: number, cut: DecodeCut): void {
   args.set(AT.rows, rows)
   args.set(AT.splits, cut.splits)
@@ -166,7 +180,7 @@ function groupedAttention(
     const mixed = !step.decodeOnly && rows > FEW_ROWS
     const at = mixed ? plan(rows) : 0
     decode.set(AT.plan, at)
-    const how = cut?.(rows) ?? decodeCut(rows, pieces, slots, partBytes(16, width), mixed)
+    const how = cutOf(rows, pieces, slots, partBytes(16, width), mixed, cut)
     launchDecode(decode, rows, how, pieces, 128, decodeBytes)
     if (!mixed) return
     prefill.set(AT.plan, at)
@@ -201,7 +215,7 @@ function latentAttention(
   const slots = d.properties.sms * d.kernel(file, name).blocksPerSm(256, bytesOf(chosen))
   return rows => {
     // Every row by itself, in prompts too: from 64 heads on a row fills the M side.
-    const how = cut?.(rows) ?? decodeCut(rows, pieces, slots, partBytes(m, a.vWidth), false)
+    const how = cutOf(rows, pieces, slots, partBytes(m, a.vWidth), false, cut)
     launchDecode(args, rows, how, pieces, 256, bytesOf(chosen))
     if (how.splits === 1) return
     setCut(merge, rows, how)
