@@ -1,7 +1,7 @@
 // The part of `switchyard doctor` about GPUs: one check a line. A machine without an NVIDIA driver is a machine that computes
 // on its CPU, and all is well; one with a driver and missing libraries gets a warning.
 import type { CudaReport } from '../device/cuda/report.js'
-import type { Check } from './doctor.js'
+import type { Check } from './doctor-check.js'
 import { bytes } from './report.js'
 
 export function cudaChecks(report: CudaReport): Check[] {

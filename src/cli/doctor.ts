@@ -6,18 +6,11 @@ import { availableParallelism, cpus, freemem, totalmem } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { Command } from 'commander'
 import type { CudaReport } from '../device/cuda/report.js'
+import type { Check } from './doctor-check.js'
 import { cudaChecks } from './doctor-cuda.js'
 import { type CliIo, colors } from './io.js'
 import { bytes, printReport } from './report.js'
 import { version } from './version.js'
-
-export interface Check {
-  readonly name: string
-  readonly status: 'ok' | 'warn' | 'fail'
-  readonly found: string
-  /** What to do; empty when all is well. */
-  readonly fix: string
-}
 
 export interface DoctorReport {
   readonly version: string

@@ -7,6 +7,7 @@ import { DriverEvent } from '../../src/device/cuda/event.js'
 import { PinnedLender } from '../../src/device/cuda/host-memory.js'
 import { DeviceTimeline, timeOnDevice } from '../../src/device/cuda/measure.js'
 import { DeviceArenaLender } from '../../src/device/cuda/memory.js'
+import { DriverStream } from '../../src/device/cuda/stream.js'
 import { i32View, subspan } from '../../src/device/memory.js'
 import { drive } from '../../src/runtime/wait.js'
 import { openGpu } from './gpu.js'
@@ -199,7 +200,7 @@ describe('events', () => {
   })
 
   test('hold back another stream', () => {
-    using other = context.createStream()
+    using other = new DriverStream(context)
     const out = gpu.zeros(4)
     const copy = gpu.zeros(4)
     delay(out, 7, 20_000)

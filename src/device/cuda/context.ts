@@ -3,11 +3,10 @@
 
 import { ATTRIBUTE, CudaDriver, RESULT } from './driver.js'
 import { CudaError } from './errors.js'
-import { hostAddress } from './host-memory.js'
+import { hostAddress } from './host-address.js'
 import { type CudaLibraries, requireLibraries } from './libraries.js'
-import { DriverStream } from './stream.js'
 import { encodeTensorMap } from './tensor-map.js'
-import type { CudaProperties, CudaStream, TensorMapSpec } from './types.js'
+import type { CudaProperties, TensorMapSpec } from './types.js'
 
 /** Kernels use bf16 conversions, mma and cp.async of compute capability 8.0. */
 const OLDEST_CAPABILITY = 80
@@ -44,10 +43,6 @@ export class CudaContext implements Disposable {
   /** Calls of this thread now mean this GPU. Needed only in a thread that uses several. */
   makeCurrent(): void {
     this.driver.call('cuCtxSetCurrent', this.#handle)
-  }
-
-  createStream(): CudaStream {
-    return new DriverStream(this)
   }
 
   /** Waits for everything queued on this GPU by this process. */

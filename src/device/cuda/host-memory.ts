@@ -3,17 +3,10 @@
 import { ALIGNMENT, alignUp, hostBuffer, type MemoryLender, type MemorySpan } from '../memory.js'
 import type { CudaContext } from './context.js'
 import { RESULT } from './driver.js'
-import type { Koffi } from './libraries.js'
+import { hostAddress } from './host-address.js'
 
 /** CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP: pinned for every GPU, and reachable by kernels. */
 const REGISTER_FLAGS = 3
-
-/** Where a view's first byte lies. The caller keeps the view alive while the address is in use. */
-export function hostAddress(koffi: Koffi, view: ArrayBufferView): number {
-  // Asking for the buffer takes a small array out of the collector's heap, where its address could change.
-  void view.buffer
-  return Number(koffi.address(view))
-}
 
 export class HostRegistry implements Disposable {
   readonly #context: CudaContext

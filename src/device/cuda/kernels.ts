@@ -9,6 +9,7 @@ import { HostRegistry } from './host-memory.js'
 import { DeviceArenaLender } from './memory.js'
 import { CudaModule } from './module.js'
 import { Nvrtc } from './nvrtc.js'
+import { DriverStream } from './stream.js'
 import type { CudaBlas, CudaFunction, CudaProperties, CudaStream, KernelOptions, TensorMapSpec } from './types.js'
 
 /**
@@ -65,7 +66,7 @@ export class StreamKernels implements CudaKernels, Disposable {
 
   constructor(context: CudaContext) {
     this.#context = context
-    this.stream = context.createStream()
+    this.stream = new DriverStream(context)
     this.#hosts = new HostRegistry(context)
     this.#scratch = new DeviceArenaLender(context)
   }

@@ -1,5 +1,5 @@
 // A few bytes outside the collector's heap that the driver reads by address: launch arguments, descriptors, scalars.
-import { hostAddress } from './host-memory.js'
+import { hostAddress } from './host-address.js'
 import type { Koffi } from './libraries.js'
 
 export class PackedMemory {
