@@ -10,7 +10,9 @@
 // for all M heads, so every value is read once. 16-byte chunk c of a row lies at c ^ (row & 7).
 //
 // Bound: 1,152 bytes a position for every 16 or 64 heads (from L2 where tiles of heads or rows of a prompt share it); at 128 heads the
-// products (heads * 2,176 operations a position). Measured: see docs/performance-cuda.md.
+// products (heads * 2,176 operations a position).
+// Times (H200, context 1,024): 16 heads x 128 rows 61.5 us (limit 37.9), 128 heads x 128 rows 188 (45.5), prompt of 2,048 with 128 heads
+// 2.76 ms, 212 TFLOP/s. First version merged all parts of a row in its last block: 1 row took 27.7 us at 16 heads and 49.7 at 128.
 #include "attention_batch.cuh"
 
 namespace latent {

@@ -4,7 +4,7 @@
 // rows of one sequence at consecutive positions, cut where the row number is a multiple of tileRows too, so that no scan over a run is
 // needed. Tiles of one row are single rows; so are rows of padding (a negative sequence or position).
 // One block of 1024 threads; the order is that of the rows whatever the timing.
-// Bound: latency; 16 turns of two block barriers for 16,384 rows. Measured: see docs/performance-cuda.md.
+// Bound: latency; 16 turns of two block barriers for 16,384 rows.
 #include "attention_primitives.cuh"
 
 namespace {

@@ -9,7 +9,7 @@
 // The grid is any number of blocks: a block goes on with tile + blocks.
 //
 // Bound: 4 * HD * heads * (visible keys) operations at what mma.sync reaches (about 60% of wgmma's rate on Hopper).
-// Measured: see docs/performance-cuda.md.
+// Times (H200, 32 heads over 4 of 128): 4 x 4,096 tokens 1.77 ms, 311 TFLOP/s; 16 x 1,024 220; 2,048 after 6,144 325.
 #include "attention_batch.cuh"
 
 namespace prefill {

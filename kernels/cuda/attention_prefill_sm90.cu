@@ -6,7 +6,7 @@
 // fragment is A's; values are B with n contiguous, as they lie. Rows of 64 elements, 128-byte swizzle (attention_wgmma.cuh).
 // Three warpgroups rather than two: keys leave L2 once for 192 M-rows, 16 bytes a clock of an SM at 60% of the tensor cores' rate.
 //
-// Bound: 4 * 128 * heads * (visible keys) operations. Measured: see docs/performance-cuda.md.
+// Bound: 4 * 128 * heads * (visible keys) operations. Times: docs/performance-cuda.md.
 #include "attention_batch.cuh"
 #include "attention_wgmma.cuh"
 
