@@ -98,9 +98,6 @@ export const ATTRIBUTE = {
   l2Bytes: 38,
   capabilityMajor: 75,
   capabilityMinor: 76,
-  clockKHz: 13,
-  memoryClockKHz: 36,
-  memoryBusBits: 37,
 } as const
 export const FUNCTION_ATTRIBUTE = { sharedBytes: 1, localBytes: 3, registers: 4, dynamicSharedBytes: 8 } as const
 export const P2P_ATTRIBUTE = { performanceRank: 1, access: 2, nativeAtomics: 3 } as const
