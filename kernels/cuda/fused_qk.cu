@@ -30,7 +30,7 @@ DEVICE void qkNormRopeStore(T *x, T *kv, const int *slots, const int *positions,
                             const float *kWeight, int *faults, int rows, int heads, int kvHeads, int headWidth,
                             int ropeWidth, int interleaved, float eps, int capacity, int tablePositions,
                             long long xStride, long long kvStride, long long slotStride, long long positionStride) {
-  __shared__ __align__(16) float shared[WARPS][WIDEST_HEAD];
+  __shared__ float4 lines[WARPS][WIDEST_HEAD / 4];
   const int all = heads + 2 * kvHeads, lane = threadIdx.x & 31;
   const long long piece = (long long)blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (piece >= (long long)rows * all) return;
@@ -46,7 +46,7 @@ DEVICE void qkNormRopeStore(T *x, T *kv, const int *slots, const int *positions,
     }
     target = kv + slot * kvStride + (long long)(head - heads) * headWidth;
   }
-  float *v = shared[threadIdx.x >> 5];
+  float *v = reinterpret_cast<float *>(lines[threadIdx.x >> 5]);
   float squares = 0.f;
   for (int c = lane * V; c < headWidth; c += 32 * V) {
     float part[V];

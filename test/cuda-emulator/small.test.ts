@@ -27,7 +27,14 @@ describe.skipIf(missing)('small kernels on an emulated GPU', () => {
   it.each([['sample', 40]])(
     '%s',
     (name, cases) => {
-      const flags = ['-std=c++17', '-O1', '-Wall', '-Wno-unknown-pragmas', '-Wno-unused-variable']
+      const flags = [
+        '-std=c++17',
+        '-O1',
+        '-Wall',
+        '-Wno-unknown-pragmas',
+        '-Wno-unused-variable',
+        '-Wno-unused-function',
+      ]
       execFileSync(compiler, [...flags, `${name}.cpp`, '-o', name], { cwd: folder, stdio: 'inherit' })
       const { status, stdout, stderr } = spawnSync(join(folder, name), { encoding: 'utf8' })
       expect(stderr).toBe('')

@@ -1,7 +1,7 @@
 // Operations of devices that hold activations in bf16: against float64 on the very numbers that the operands hold. Bounds are
-// derived: a result is rounded once (half a unit in the last place of 8 bits: 2^-9 of it; 2^-8 is allowed), and sums in f32 of
-// k products are off by at most k · 2^-24 of the sum of their magnitudes. Where an operation rounds in between (experts),
-// each rounded number passes 2^-8 of its own magnitude on.
+// derived: rounding a result to 8 significant bits moves it by 2^-8 of itself at most, and a sum in f32 of k products is off by at
+// most k · 2^-24 of the sum of their magnitudes. Where an operation rounds in between (experts), each rounded number passes
+// 2^-8 of its own magnitude on.
 import { describe, expect, it } from 'vitest'
 import { roundToBf16 } from '../cpu/number-formats.js'
 import { u16View } from '../memory.js'
