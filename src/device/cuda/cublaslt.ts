@@ -56,8 +56,11 @@ const PREFERENCE = {
   alignmentC: 7,
   alignmentD: 8,
 } as const
-/** Parts of a sum that several blocks make are added in f32 only, never in the type of the result. */
-const REDUCE_IN_COMPUTE_TYPE = 2
+/**
+ * How parts of a sum that several blocks make may be put together: in f32, never in the type of the result; and where bf16 is
+ * added to, not at all, since the library then rounds the product before it adds (seen with cuBLAS 13.0 on an H200).
+ */
+const REDUCE = { never: 0, inComputeType: 2 } as const
 /** cublasLtMatmulHeuristicResult_t: 64 bytes of algorithm, workspace size, status, waves, reserve. */
 const RESULT_BYTES = 96
 const RESULT_STATUS_AT = 72
@@ -170,7 +173,7 @@ export class CublasLt implements CudaBlas {
       this.#checked('cublasLtMatmulPreferenceSetAttribute', what, preference, attribute, scratch.address, bytes)
     }
     prefer(PREFERENCE.workspaceBytes, WORKSPACE_BYTES, 8)
-    prefer(PREFERENCE.reductions, REDUCE_IN_COMPUTE_TYPE, 4)
+    prefer(PREFERENCE.reductions, accumulate && out.dtype === 'bf16' ? REDUCE.never : REDUCE.inComputeType, 4)
     prefer(PREFERENCE.alignmentA, alignments[0]!, 4)
     prefer(PREFERENCE.alignmentB, alignments[1]!, 4)
     prefer(PREFERENCE.alignmentC, alignments[2]!, 4)
