@@ -57,8 +57,8 @@ const PREFERENCE = {
   alignmentD: 8,
 } as const
 /**
- * How parts of a sum that several blocks make may be put together: in f32, never in the type of the result; and where bf16 is
- * added to, not at all, since the library then rounds the product before it adds (seen with cuBLAS 13.0 on an H200).
+ * How parts of a sum that several blocks make may be put together: in f32, never in the type of the result. Where bf16 is added
+ * to, not at all: left free, some results there were off by more than one rounding (cuBLAS 13, H200, one row and 200 rows).
  */
 const REDUCE = { never: 0, inComputeType: 2 } as const
 /** cublasLtMatmulHeuristicResult_t: 64 bytes of algorithm, workspace size, status, waves, reserve. */
