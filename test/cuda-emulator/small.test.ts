@@ -24,7 +24,11 @@ describe.skipIf(missing)('small kernels on an emulated GPU', () => {
   })
   afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
-  it.each([['sample', 40]])(
+  it.each([
+    ['sample', 40],
+    ['router', 46],
+    ['rows', 32],
+  ])(
     '%s',
     (name, cases) => {
       const flags = [
