@@ -175,6 +175,9 @@ function text(report: TraceReport): string {
   const sections = [
     `${plural(steps, 'step')} of ${plural(ranks, 'rank')} in ${time(us)}: ${plural(rows, 'row')}`,
     ...(lost > 0 ? [`the first ${plural(lost, 'record')} were written over: trace fewer steps`] : []),
+    ...(report.deviceIdleShare === null
+      ? []
+      : [`GPU without work between steps: ${(100 * report.deviceIdleShare).toFixed(1)}% of its time`]),
     '',
     table(
       ['time of all ranks in', 'calls', 'µs', 'share'],

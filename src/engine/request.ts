@@ -136,7 +136,7 @@ export interface DpRankState {
 export interface DeviceState {
   /** Steps replayed from captured graphs. */
   readonly graphSteps: number
-  /** Kernels and copies of the last step that was replayed, with those around the graph; 0 before. */
+  /** Kernels and copies of the last step that was replayed untraced, with those around the graph; 0 before. */
   readonly graphLaunches: number
 }
 

@@ -191,7 +191,7 @@ export class CudaRunner implements StepRunner {
     const graph = graphs.run(size, () => this.#launchAll(size, stamps))
     if (!graph) return
     this.#graphSteps++
-    this.#graphLaunches = graph.nodes + LAUNCHES_AROUND
+    if (!stamps) this.#graphLaunches = graph.nodes + LAUNCHES_AROUND
   }
 
   /** Every row of a decode step is drawn: all row counts are the batch's. */
