@@ -88,6 +88,15 @@ export class Engine implements GenerationEngine {
    */
   static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
     const device = openDevice(flags)
+    try {
+      return await Engine.#startOn(device, flags, hooks)
+    } catch (error) {
+      closeQuietly(device)
+      throw error
+    }
+  }
+
+  static async #startOn(device: NodeDevice, flags: EngineFlags, hooks: EngineHooks): Promise<Engine> {
     if (device.warning !== null) hooks.onNotice?.(device.warning)
     const plan = planModel(flags, device, hooks.plan)
     for (const note of plan.parallel.notes) hooks.onNotice?.(note)
@@ -330,10 +339,20 @@ export class Engine implements GenerationEngine {
     for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(gone)
     await this.#aside.close()
     await this.#host.stop(5000)
-    this.#device.close()
+    if (this.#failed) closeQuietly(this.#device)
+    else this.#device.close()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close()
+  }
+}
+
+/** After a failure: a device that went wrong may refuse this too, and the failure is what counts. */
+function closeQuietly(device: NodeDevice): void {
+  try {
+    device.close()
+  } catch {
+    // Its memory is given back when the process ends.
   }
 }
