@@ -211,6 +211,20 @@ DEVICE u32 ld_acquire(const u32 *p) {
 }
 DEVICE void st_release(u32 *p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 
+/// The next kernel of the stream may start once every block has said so or has ended (programmatic dependent launch), and: wait until
+/// the kernel before has finished and what it wrote can be seen. Without the launch attribute, and before sm_90, both do nothing.
+/// A kernel that is launched with it must wait in some block: the kernel after it then knows that all before have finished.
+DEVICE void allow_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+DEVICE void wait_for_predecessors() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// 2^x, and e^x through it; about 2 ulp, subnormal results are zero.
 DEVICE float fast_exp2(float x) {
   float y;
@@ -227,11 +241,6 @@ struct __align__(64) TensorMap {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-/// A later grid of the stream may start (programmatic dependent launch), and: wait until the grids before have finished.
-/// Both do nothing when the launch did not ask for it.
-DEVICE void allow_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-DEVICE void wait_for_predecessors() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 /// One lane of the (converged) warp says true.
 DEVICE bool elect_one() {
