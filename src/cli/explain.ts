@@ -45,10 +45,10 @@ function text(report: ExplainReport, withProgram: boolean): string {
       ['rank', 'attn-TP group', 'attn-DP group', 'EP group', 'MoE-TP group', 'experts (first MoE layer)', 'weights'],
       report.ranks.map(r => [
         String(r.rank),
-        r.groups.attnTp.join(' '),
-        r.groups.attnDp.join(' '),
-        r.groups.moeEp.join(' '),
-        r.groups.moeTp.join(' '),
+        members(r.groups.attnTp),
+        members(r.groups.attnDp),
+        members(r.groups.moeEp),
+        members(r.groups.moeTp),
         expertRanges(r.experts),
         bytes(r.weightBytes),
       ]),
@@ -65,6 +65,10 @@ function text(report: ExplainReport, withProgram: boolean): string {
   ]
   return `${sections.map(section => section.trimEnd()).join('\n')}\n`
 }
+
+/** 0 1 2 3; of many ranks the first and the last. */
+const members = (ranks: readonly number[]): string =>
+  ranks.length <= 8 ? ranks.join(' ') : `${ranks.slice(0, 3).join(' ')} … ${ranks.at(-1)} (${ranks.length})`
 
 const kvTable = ({ kvChoices, parallel }: ExplainReport): string =>
   table(
@@ -88,6 +92,9 @@ const bufferTable = ({ expertBuffer }: ExplainReport): string => {
   )
 }
 
+/** Runs of layers named in a table; more are counted. */
+const MOST_RUNS = 6
+
 /** Ascending: 1, 2, 3, 5 → "1-3, 5". */
 function ranges(layers: readonly number[]): string {
   const runs: [number, number][] = []
@@ -96,19 +103,21 @@ function ranges(layers: readonly number[]): string {
     if (run !== undefined && run[1] === layer - 1) run[1] = layer
     else runs.push([layer, layer])
   }
-  return runs.map(([from, to]) => (from === to ? String(from) : `${from}-${to}`)).join(', ')
+  const shown = runs.slice(0, MOST_RUNS).map(([from, to]) => (from === to ? String(from) : `${from}-${to}`))
+  return runs.length > MOST_RUNS ? `${shown.join(', ')}, … (${layers.length})` : shown.join(', ')
 }
 
-/** Collectives that differ only in their layer are one row. */
+/** Collectives that differ only in their layer are one row. Reasons are long and few, so rows name them by number. */
 function collectiveTable({ collectives }: ExplainReport): string {
   const rows = new Map<string, { layers: number[]; cells: string[] }>()
+  const reasons = [...new Set(collectives.map(c => c.why))]
   for (const c of collectives) {
     const key = `${c.kind} ${c.group} ${c.label}`
-    const row = rows.get(key) ?? { layers: [], cells: [c.kind, c.group, c.label, c.why] }
+    const row = rows.get(key) ?? { layers: [], cells: [c.kind, c.group, c.label, `(${1 + reasons.indexOf(c.why)})`] }
     row.layers.push(c.layer)
     rows.set(key, row)
   }
-  return table(
+  const list = table(
     ['collective', 'group', 'layers', 'what', 'why'],
     [...rows.values()].map(({ layers, cells: [kind, group, label, why] }) => [
       kind!,
@@ -118,4 +127,5 @@ function collectiveTable({ collectives }: ExplainReport): string {
       why!,
     ]),
   )
+  return `${list}\n${reasons.map((why, i) => `(${i + 1}) ${why}\n`).join('')}`
 }
