@@ -52,6 +52,7 @@ template <> inline float from_float<float>(float x) { return x; }
 template <> inline bf16 from_float<bf16>(float x) { return to_bf16(x); }
 template <class T> float ldF(const T *p) { return to_float(*p); }
 template <class T> void stF(T *p, float x) { *p = from_float<T>(x); }
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 template <class T> T min2(T a, T b) { return a < b ? a : b; }
 template <class T> T max2(T a, T b) { return a > b ? a : b; }
 inline float fast_exp(float x) { return expf(x); }
@@ -59,6 +60,14 @@ inline float __fdividef(float a, float b) { return a / b; }
 
 inline void aligned16(const void *p) {
   if ((uintptr_t)p % 16) machine::fail("an address that is no multiple of 16");
+}
+inline uint4 ld_stream16(const void *p) {
+  aligned16(p);
+  return *static_cast<const uint4 *>(p);
+}
+inline void unpack16(uint4 raw, float (&x)[8], const bf16 *) {
+  const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
+  for (int i = 0; i < 8; i++) x[i] = __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
 }
 template <class T> struct Vec {
   static constexpr int N = 16 / sizeof(T);
@@ -118,6 +127,19 @@ inline u32 __match_any_sync(u32, int x) {
     for (int l = 0; l < 32; l++) same |= (u32)(all[l] == x) << l;
     return (int)same;
   });
+}
+
+inline float warp_sum(float x) {
+  for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(0, x, d);
+  return x;
+}
+
+// What the kernel before writes, at the last moment: when somebody waits for it.
+inline std::function<void()> predecessor;
+inline void allow_dependents() {}
+inline void wait_for_predecessors() {
+  if (predecessor) predecessor();
+  predecessor = nullptr;
 }
 
 // ---------------------------------------------------------------------------------------------- copies and matrices

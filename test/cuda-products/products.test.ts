@@ -13,19 +13,28 @@ const kernels = fileURLToPath(new URL('../../kernels/cuda', import.meta.url))
 const compiler = process.env['CXX'] ?? 'g++'
 const missing = spawnSync(compiler, ['--version']).status !== 0
 
-it.skipIf(missing)('products on an emulated GPU', { timeout: 120_000 }, () => {
+it.skipIf(missing).each([
+  ['products', 3 * 17 + 1],
+  ['gemv', 2 * 11 + 1],
+])('%s on an emulated GPU', { timeout: 120_000 }, (program, cases) => {
   const folder = mkdtempSync(join(tmpdir(), 'switchyard-products-'))
   try {
     for (const name of readdirSync(here)) copyFileSync(join(here, name), join(folder, name))
     copyFileSync(join(emulator, 'machine.h'), join(folder, 'machine.h'))
-    for (const name of ['gemm_skinny_sm90.cu', 'grouped_gemm_sm90.cu', 'grouped_gemm_mma.cu', 'expert_rows.cu'])
+    for (const name of [
+      'gemm_skinny_sm90.cu',
+      'grouped_gemm_sm90.cu',
+      'grouped_gemm_mma.cu',
+      'expert_rows.cu',
+      'gemv.cu',
+    ])
       copyFileSync(join(kernels, name), join(folder, name))
     const flags = ['-std=c++20', '-O1', '-w']
-    execFileSync(compiler, [...flags, 'products.cpp', '-o', 'products'], { cwd: folder, stdio: 'inherit' })
-    const { status, stdout, stderr } = spawnSync(join(folder, 'products'), { encoding: 'utf8' })
+    execFileSync(compiler, [...flags, `${program}.cpp`, '-o', program], { cwd: folder, stdio: 'inherit' })
+    const { status, stdout, stderr } = spawnSync(join(folder, program), { encoding: 'utf8' })
     expect(stderr).toBe('')
     expect(stdout).not.toMatch(/FAIL/)
-    expect(stdout.match(/^ok /gm)).toHaveLength(3 * 17 + 1)
+    expect(stdout.match(/^ok /gm)).toHaveLength(cases)
     expect(status).toBe(0)
   } finally {
     rmSync(folder, { recursive: true, force: true })

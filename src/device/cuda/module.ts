@@ -91,6 +91,8 @@ const ARGUMENTS_AT = 320
 const BUFFER_POINTER = 1
 const BUFFER_SIZE = 2
 const PROGRAMMATIC_SERIALIZATION = 6
+/** Older GPUs run launches one after the other. */
+const PROGRAMMATIC_CAPABILITY = 90
 
 class BoundLaunch implements LaunchArguments {
   readonly #fn: LoadedFunction
@@ -115,7 +117,7 @@ class BoundLaunch implements LaunchArguments {
     this.#configAddress = memory.address
     this.#launch = fn.context.driver.launchRaw
     memory.u64(CONFIG.stream, fn.stream.handle)
-    if (programmatic) {
+    if (programmatic && fn.context.properties.capability >= PROGRAMMATIC_CAPABILITY) {
       memory.u64(CONFIG.attributes, memory.address + ATTRIBUTE_AT)
       memory.u32(CONFIG.attributeCount, 1)
       memory.u32(ATTRIBUTE_AT, PROGRAMMATIC_SERIALIZATION)

@@ -35,8 +35,8 @@ export interface CudaFunction {
   readonly localBytes: number
   /**
    * Lays the arguments out once; later `set` changes single ones and `launch` costs one foreign call.
-   * @param options.programmatic the launch may begin while the kernel before it ends (programmatic dependent launch, sm_90):
-   * the kernel must call wait_for_predecessors() before it touches what earlier kernels wrote
+   * @param options.programmatic the launch may begin while the kernel before it ends (programmatic dependent launch, from sm_90 on,
+   * else an ordinary launch): the kernel must call wait_for_predecessors() before it touches what earlier kernels wrote
    */
   bind(
     layout: readonly ArgumentType[],

@@ -2,6 +2,7 @@
 import { CounterRandom, STREAM } from '../../../runtime/random.js'
 import type { PackedMatrix } from '../../ops.js'
 import { fastExperts } from '../ops/experts-fast.js'
+import { bindGemv } from '../ops/gemv.js'
 import { bindGroupedGemm, type GroupedVariant, TILE_ROWS } from '../ops/grouped-gemm.js'
 import { bindSkinny } from '../ops/skinny.js'
 import { type BenchDevice, figure, type KernelBench, type KernelFigure } from './bench.js'
@@ -172,7 +173,7 @@ const DENSE = [
 
 function* dense(b: BenchDevice): Iterable<KernelFigure> {
   for (const [n, k] of DENSE)
-    for (const rows of [1, 8, 16, 32, 64]) {
+    for (const rows of [1, 2, 4, 8, 16, 32, 64]) {
       const copies = Math.min(64, Math.max(1, Math.ceil(BEYOND_CACHE / (n * k * 2))))
       const x = b.kernels.addressOf(b.random(rows * k))
       const out = b.kernels.addressOf(b.lend(rows * n * 2))
@@ -197,6 +198,17 @@ function* dense(b: BenchDevice): Iterable<KernelFigure> {
         const queues = streamed.map(run => () => run!(rows))
         yield figure('streamed', shape, b.timeInGraph(queues), sizes, check(b, { ...result, tileCount }))
       }
+      if (rows <= 8) {
+        const gemv = weights.map(weight =>
+          bindGemv(b.kernels, {
+            weight,
+            x: { address: x, stride: k },
+            out: { address: out, stride: n, dtype: 'bf16' },
+          }),
+        )
+        const queues = gemv.map(run => () => run(rows))
+        yield figure('gemv', shape, b.timeInGraph(queues), sizes, check(b, { ...result, tileCount }))
+      }
       const blas = weights.map(weight =>
         b.kernels.blas.bind({
           ...{ n, k },
@@ -215,7 +227,7 @@ function* dense(b: BenchDevice): Iterable<KernelFigure> {
 const [HIDDEN, INTER, EXPERTS, TOP_K] = [2048, 768, 128, 8]
 
 function* experts(b: BenchDevice): Iterable<KernelFigure> {
-  for (const rows of [1, 8, 32, 128, 256, 1024, 4096, 16384]) {
+  for (const rows of [1, 2, 4, 8, 32, 128, 256, 1024, 4096, 16384]) {
     const random = new CounterRandom(5, STREAM.benchmark)
     const ids = new Int32Array(rows * TOP_K)
     for (let r = 0; r < rows; r++) {
@@ -242,7 +254,12 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       gateUp: b.matrix(2 * INTER, HIDDEN, EXPERTS),
       down: b.matrix(HIDDEN, INTER, EXPERTS),
     }))
-    const bind = (streamedSlots: number, variant: GroupedVariant, out: ReturnType<BenchDevice['lend']>) =>
+    const bind = (
+      gemvSlots: number,
+      streamedSlots: number,
+      variant: GroupedVariant,
+      out: ReturnType<BenchDevice['lend']>,
+    ) =>
       made.map(layer =>
         fastExperts(
           b.kernels,
@@ -251,7 +268,7 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
             out: rowsOf(out, HIDDEN),
             activation: { kind: 'silu' },
           },
-          { streamedSlots, variant },
+          { gemvSlots, streamedSlots, variant },
         ),
       )
     const slots = rows * TOP_K
@@ -266,14 +283,15 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       return new Float32Array(Uint32Array.from(bits, w => w << 16).buffer)
     }
     const ways = [
-      ...(slots <= 4096 ? [['streamed', slots, 'sm90'] as const] : []),
-      ['sorted sm90', 0, 'sm90'] as const,
-      ['sorted pair', 0, 'pair'] as const,
+      ...(slots <= 64 ? [['gemv', slots, 0, 'sm90'] as const] : []),
+      ...(slots <= 4096 ? [['streamed', 0, slots, 'sm90'] as const] : []),
+      ['sorted sm90', 0, 0, 'sm90'] as const,
+      ['sorted pair', 0, 0, 'pair'] as const,
     ]
     let reference: Float32Array | null = null
-    for (const [name, streamedSlots, variant] of [['sorted mma', 0, 'mma'] as const, ...ways]) {
+    for (const [name, gemvSlots, streamedSlots, variant] of [['sorted mma', 0, 0, 'mma'] as const, ...ways]) {
       const out = b.lend(rows * HIDDEN * 2)
-      const bound = bind(streamedSlots, variant, out)
+      const bound = bind(gemvSlots, streamedSlots, variant, out)
       if (!bound[0]) continue
       const queues = bound.map(run => () => run!(rows))
       if (name === 'sorted mma') {

@@ -1,15 +1,18 @@
-// Routed experts in bf16 on a GPU. Few rows: three launches that stream the weights of the experts that have rows (gemm_skinny_sm90.cu).
-// Many rows: rows are sorted by expert, multiplied tile by tile (grouped_gemm_*.cu) and summed back (expert_rows.cu).
+// Routed experts in bf16 on a GPU. A few rows: two launches, each slot by warps that read two rows of its expert's matrices (gemv.cu).
+// A few more: three launches that stream the weights of the experts that have rows (gemm_skinny_sm90.cu). Many rows: rows are sorted by expert, multiplied tile by tile (grouped_gemm_*.cu) and summed back (expert_rows.cu).
 import { alignUp } from '../../memory.js'
 import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import type { ArgumentType } from '../types.js'
 import { faultAddress } from './faults.js'
+import { bindGemvExperts, refusesGemvExperts } from './gemv.js'
 import { bindGroupedGemm, type GroupedVariant, maxTilesOf, refusesGrouped, TILE_BYTES } from './grouped-gemm.js'
 import { bindSkinny, refusesSkinny } from './skinny.js'
 
 type ExpertsSpec = Parameters<Ops['experts']>[0]
 
+/** Up to this many slots (rows · topK) every slot reads its expert's matrices by itself. */
+const GEMV_SLOTS = 32
 /** Up to this many slots (rows · topK) weights are streamed; beyond, tiles of 128 rows pay (H200, docs/performance-cuda.md). */
 const STREAMED_SLOTS = 16
 const PIECE = 1024
@@ -19,6 +22,8 @@ export interface FastExpertsOptions {
   readonly variant?: GroupedVariant
   /** Slots (rows · topK) up to which weights are streamed. */
   readonly streamedSlots?: number
+  /** Slots up to which each slot reads its expert's matrices by itself. */
+  readonly gemvSlots?: number
 }
 
 /** Parts of the scratch of `bytes` bytes, as distances from its start; `slots` is how many rows · topK it serves. Pure. */
@@ -70,6 +75,7 @@ export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExperts
   const spare = (scratch.dtype === 'bf16' ? 2 : 4) * scratch.offset
   const layout = layOutScratch(scratch.span.byteLength - spare, { hidden, inter, experts })
   const streamed = bindStreamed(d, a, combine, options.streamedSlots)
+  const gemv = bindSeparate(d, a, options.gemvSlots)
   const sorted = bindSorted(d, a, layout, combine, options.variant)
   if (!sorted && !(streamed && streamed.slots >= layout.slots)) return undefined
   return rows => {
@@ -77,12 +83,30 @@ export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExperts
     if (slots > layout.slots)
       throw new RangeError(`${rows} rows, but the scratch of experts holds ${layout.slots / topK}`)
     if (slots === 0) return
-    if (streamed && slots <= streamed.slots) streamed.run(rows)
+    if (gemv && slots <= gemv.slots) gemv.run(rows)
+    else if (streamed && slots <= streamed.slots) streamed.run(rows)
     else sorted?.(rows)
   }
 }
 
 type Combine = (from: 'f32' | 'bf16', y: number, place: number) => (rows: number) => void
+
+/** A few rows, each slot by itself: `slots` is how many rows · topK it takes. */
+function bindSeparate(
+  d: CudaKernels,
+  { out, x, ids, weights, topK, gateUp, down }: ExpertsSpec,
+  most?: number,
+): { readonly slots: number; readonly run: Kernel } | undefined {
+  const slots = Math.floor((most ?? Math.max(topK, GEMV_SLOTS)) / topK) * topK
+  if (slots === 0) return undefined
+  const rowsOf = (o: typeof x) => ({ address: d.address(o), stride: o.stride })
+  const spec = {
+    ...{ x: rowsOf(x), ids: rowsOf(ids), weights: rowsOf(weights), topK, gateUp, down },
+    out: { ...rowsOf(out), dtype: out.dtype ?? 'f32' },
+    inner: d.workspace(slots * down.k * 2, 'inner rows of separate slots'),
+  }
+  return refusesGemvExperts(spec) === undefined ? { slots, run: bindGemvExperts(d, spec) } : undefined
+}
 
 /** Few rows: `slots` is how many rows · topK it takes. */
 function bindStreamed(

@@ -1,13 +1,17 @@
-// Dense products on a GPU: few bf16 rows stream small matrices (gemm_skinny_sm90.cu), everything else goes to cuBLASLt.
+// Dense products on a GPU: up to four bf16 rows by warps that each read two rows of the matrix (gemv.cu), a few more of small matrices
+// by a stream of boxes (gemm_skinny_sm90.cu), everything else by cuBLASLt.
 import { alignUp } from '../../memory.js'
 import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
+import { bindGemv, GEMV_ROWS, refusesGemv } from './gemv.js'
 import { ceilDiv, field, kernelOf, matrixAddress, vectorAddress } from './operands.js'
 import { bindSkinny, refusesSkinny, type SkinnySpec } from './skinny.js'
 
 /** Where streaming is faster than the library's tiles: few rows of small matrices (H200, docs/performance-cuda.md). */
 const STREAMED_ROWS = 8
 const STREAMED_ELEMENTS = 1 << 20
+/** The library reads larger matrices as fast as the memory gives, whatever else it does. */
+const GEMV_ELEMENTS = 1 << 26
 const BIAS_ROWS = 32
 const BIAS_THREADS = 256
 
@@ -43,7 +47,10 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
   }
   const streams = n * k <= STREAMED_ELEMENTS && d.properties.capability >= 90 && refusesSkinny(spec) === undefined
   const streamed = streams ? bindSkinny(d, spec, STREAMED_ROWS) : undefined
+  const single = n * k <= GEMV_ELEMENTS && refusesGemv(spec) === undefined
+  const gemv = single ? bindGemv(d, spec) : undefined
   return kernelOf([o, i], rows => {
+    if (gemv && rows <= GEMV_ROWS) return gemv(rows)
     if (streamed && rows <= STREAMED_ROWS) return streamed(rows)
     library(rows)
     if (!add) return

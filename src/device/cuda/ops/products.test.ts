@@ -2,6 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { layOutScratch } from './experts-fast.js'
+import { gemvSplit } from './gemv.js'
 import { maxTilesOf } from './grouped-gemm.js'
 import { planSkinny, type SkinnySize } from './skinny.js'
 
@@ -114,5 +115,14 @@ describe('the scratch of sorted experts', () => {
         expect(maxTilesOf(slots, counts.length)).toBeGreaterThanOrEqual(tiles)
       }),
     )
+  })
+})
+
+describe('gemvSplit', () => {
+  it('gives each warp what it asks for at once, and small matrices more warps', () => {
+    const split = (n: number, k: number) => gemvSplit(n, k, 132)
+    expect([split(5120, 2048), split(2048, 4096), split(128, 2048), split(12288, 2048), split(5120, 768)]).toEqual([
+      2, 4, 4, 2, 1,
+    ])
   })
 })
