@@ -31,8 +31,9 @@ function refusals(flags) {
  * The page as Markdown.
  * @param tables [{title, intro, table}]
  * @param expectation words for what a flag takes (config/flag-spec.ts)
+ * @param foreign the lists of config/sglang-flags.ts
  */
-export function renderFlags(tables, expectation) {
+export function renderFlags(tables, expectation, foreign) {
   const lines = ['# Flags', '', '<!-- Written by scripts/flags-doc.mjs from src/config/flags.ts. Do not edit. -->', '']
   lines.push(
     "Names are SGLang's wherever SGLang has the flag. In code the same flags are camel-cased keys (`--tp-size` is `tpSize`). A flag",
@@ -55,7 +56,27 @@ export function renderFlags(tables, expectation) {
       if (refused.length > 0) lines.push('', ...refused)
     }
   }
+  lines.push(
+    '',
+    '## Flags of SGLang that are no flags here',
+    '',
+    'These are accepted where engine flags are, so that a command line written for SGLang can be pasted. They have no effect, and a note on',
+    'stderr says so:',
+    '',
+    ...foreignList(Object.entries(foreign.IGNORED_FLAGS).map(([name, { why }]) => [name, why])),
+    '',
+    'These are errors like every unknown flag, and one error names all that a command line has:',
+    '',
+    ...foreignList(Object.entries(foreign.REFUSED_FLAGS)),
+  )
   return `${lines.join('\n')}\n`
+}
+
+/** One line for each reason. @param flags [name, reason] */
+function foreignList(flags) {
+  const byReason = new Map()
+  for (const [name, why] of flags) byReason.set(why, [...(byReason.get(why) ?? []), `\`--${name}\``])
+  return [...byReason].map(([why, names]) => `- ${names.join(', ')}: ${escaped(why)}.`)
 }
 
 export const TABLES = [
@@ -70,9 +91,11 @@ export const TABLES = [
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const load = file => import(pathToFileURL(join(root, 'dist', 'config', file)).href)
   const [flags, { expectation }] = [await load('flags.js'), await load('flag-spec.js')]
+  const foreign = await load('sglang-flags.js')
   const page = renderFlags(
     TABLES.map(t => ({ ...t, table: flags[t.key] })),
     expectation,
+    foreign,
   )
   if (!process.argv.includes('--check')) writeFileSync(FLAGS_PAGE, page)
   else if (readFileSync(FLAGS_PAGE, 'utf8') !== page) {

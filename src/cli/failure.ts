@@ -4,6 +4,7 @@ import type { Command, CommanderError } from 'commander'
 import { ConfigError } from '../config/config-errors.js'
 import { SwitchyardError } from '../config/errors.js'
 import { suggestion } from '../config/flag-spec.js'
+import { REFUSED_FLAGS } from '../config/sglang-flags.js'
 import { closest } from '../config/suggest.js'
 import { synonymOf } from './flag-synonyms.js'
 import { type CliIo, colors } from './io.js'
@@ -31,19 +32,17 @@ export function reportFailure(error: unknown, io: CliIo): number {
   return error.code === 'SY_RANK_STUCK' ? STUCK_EXIT_CODE : error.status < 500 ? 2 : 1
 }
 
-/** Commander's complaints in our words. @param command the command that was being parsed */
-export function asConfigError(error: CommanderError, command: Command): ConfigError {
+/**
+ * Commander's complaints in our words.
+ * @param command the command that was being parsed
+ * @param args the whole command line
+ */
+export function asConfigError(error: CommanderError, command: Command, args: readonly string[]): ConfigError {
   const quoted = /'([^']*)'/.exec(error.message)?.[1] ?? ''
   const name = fullName(command)
   switch (error.code) {
-    case 'commander.unknownOption': {
-      const flags = flagNames(command)
-      const typed = quoted.split('=')[0]!.replace(/^-+/, '')
-      return new ConfigError('SY_CONFIG_UNKNOWN_FLAG', {
-        flag: quoted,
-        suggestion: suggestion(synonymOf(typed, flags) ?? closest(typed, flags), '--'),
-      })
-    }
+    case 'commander.unknownOption':
+      return unknownFlags(quoted, command, args)
     case 'commander.unknownCommand': {
       const near = closest(
         quoted,
@@ -78,11 +77,37 @@ export function asConfigError(error: CommanderError, command: Command): ConfigEr
   }
 }
 
+/** Commander stops at the first flag it does not know; whoever pastes a long command line wants to hear of all. */
+function unknownFlags(first: string, command: Command, args: readonly string[]): ConfigError {
+  const known = new Map(command.options.flatMap(o => [o.long, o.short].map(name => [name, o] as const)))
+  const unknown = new Set([first])
+  for (let i = 0; i < args.length && args[i] !== '--'; i++) {
+    const [name, value] = args[i]!.split('=', 2)
+    const option = known.get(name)
+    if (option?.required && value === undefined) i++
+    else if (option === undefined && /^--?[a-z]/i.test(name!) && !/^(-h|--help)$/.test(name!)) unknown.add(args[i]!)
+  }
+  const flags = [...unknown]
+  const advice = (flag: string) => adviceFor(flag.split('=')[0]!.replace(/^-+/, ''), flagNames(command))
+  if (flags.length === 1) return new ConfigError('SY_CONFIG_UNKNOWN_FLAG', { flag: first, suggestion: advice(first) })
+  return new ConfigError('SY_CONFIG_UNKNOWN_FLAGS', {
+    flags: flags.join(', '),
+    suggestions: flags.map(flag => `${flag.split('=')[0]}: ${advice(flag)}`).join('\n     '),
+  })
+}
+
+/** @param typed name without dashes */
+function adviceFor(typed: string, flags: readonly string[]): string {
+  const synonym = synonymOf(typed, flags)
+  if (synonym === null && Object.hasOwn(REFUSED_FLAGS, typed)) return REFUSED_FLAGS[typed]!
+  return suggestion(synonym ?? closest(typed, flags), '--')
+}
+
 function fullName(command: Command): string {
   return command.parent === null ? command.name() : `${fullName(command.parent)} ${command.name()}`
 }
 
 const flagNames = (command: Command): string[] =>
   [...command.options, ...(command.parent?.options ?? [])].flatMap(o =>
-    o.long === undefined || o.long === null ? [] : [o.long.slice(2)],
+    o.long === undefined || o.long === null || o.hidden ? [] : [o.long.slice(2)],
   )

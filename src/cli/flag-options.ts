@@ -4,6 +4,8 @@ import { ConfigError } from '../config/config-errors.js'
 import type { FlagSpec, FlagTable, FlagValues } from '../config/flag-spec.js'
 import { resolveFlags } from '../config/flag-spec.js'
 import { ENGINE_FLAGS, type EngineFlags } from '../config/flags.js'
+import { IGNORED_FLAGS } from '../config/sglang-flags.js'
+import type { CliIo } from './io.js'
 
 const PLACEHOLDER: Readonly<Record<FlagSpec['type'], string>> = {
   string: ' <text>',
@@ -45,8 +47,21 @@ export function takeFlags<T extends FlagTable>(
 }
 
 /** DIR, then every engine flag: the common part of serve, generate, logits, explain and bench engine. */
-export const addEngineFlags = (command: Command): Command =>
+export function addEngineFlags(command: Command): Command {
   addFlags(command.argument('[dir]', 'directory of a Hugging Face checkpoint'), ENGINE_FLAGS)
+  for (const [name, { value }] of Object.entries(IGNORED_FLAGS))
+    command.addOption(new Option(`--${name}${value ? ' <value>' : ''}`).hideHelp())
+  return command
+}
+
+/** Says of each ignored flag of SGLang's that was given why it has no effect. */
+export function noteIgnoredFlags(command: Command, io: CliIo): void {
+  for (const option of command.options) {
+    const flag = IGNORED_FLAGS[option.name()]
+    if (option.hidden && flag !== undefined && command.getOptionValueSource(option.attributeName()) === 'cli')
+      io.err(`note: --${option.name()} has no effect here: ${flag.why}\n`)
+  }
+}
 
 /** Engine flags of a command that has them all. The model is DIR or --model-path. @throws ConfigError */
 export function takeEngineFlags(

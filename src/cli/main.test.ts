@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { captureIo } from '../../test/capture-io.js'
 import { ENGINE_FLAGS, SERVER_FLAGS } from '../config/flags.js'
+import { IGNORED_FLAGS, REFUSED_FLAGS } from '../config/sglang-flags.js'
 import { run } from './main.js'
 import { version } from './version.js'
 
@@ -54,7 +55,9 @@ describe('mistakes', () => {
     [['explain', 'd', '--tp', '8'], 'SY_CONFIG_UNKNOWN_FLAG', 'did you mean --tp-size?'],
     [['serve', 'd', '--max-model-len=99'], 'SY_CONFIG_UNKNOWN_FLAG', 'did you mean --context-length?'],
     [['eplb', 'plan', 'x.pt', '--ep-size', '8'], 'SY_CONFIG_UNKNOWN_FLAG', 'did you mean --gpus?'],
-    [['explain', 'd', '--enable-eplb'], 'SY_CONFIG_UNKNOWN_FLAG', 'see --help'],
+    [['explain', 'd', '--enable-dance'], 'SY_CONFIG_UNKNOWN_FLAG', 'see --help'],
+    [['explain', 'd', '--enable-eplb'], 'SY_CONFIG_UNKNOWN_FLAG', 'start with --init-expert-location'],
+    [['serve', 'd', '--enable-eplb', '--port', '99999'], 'SY_CONFIG_UNKNOWN_FLAG', 'eplb plan'],
     [['inspect'], 'SY_CONFIG_NO_MODEL', 'switchyard inspect models/demo'],
     [['serve', 'd', '--port'], 'SY_CONFIG_MISSING_VALUE', '--port'],
     [['serve', 'd', 'e'], 'SY_CONFIG_EXTRA_ARGUMENT', '--help'],
@@ -81,6 +84,21 @@ describe('mistakes', () => {
     expect(rest).toEqual([])
   })
 
+  it('in flags are named all at once, each with what to do', async () => {
+    const line =
+      'serve d --tp 2 --port 1 --enable-eplb --eplb-algorithm deepseek --dtpye=auto --trust-remote-code --quux -1'
+    const { code, stderr } = await at(...line.split(' '))
+    expect(code).toBe(2)
+    expect(stderr.trimEnd().split('\n')).toEqual([
+      'error SY_CONFIG_UNKNOWN_FLAGS: unknown flags --tp, --enable-eplb, --eplb-algorithm, --dtpye=auto, --quux',
+      'fix: --tp: did you mean --tp-size?',
+      expect.stringMatching(/^ {5}--enable-eplb: .*--init-expert-location$/),
+      expect.stringMatching(/^ {5}--eplb-algorithm: .*--init-expert-location$/),
+      '     --dtpye: did you mean --dtype?',
+      '     --quux: see --help for the flags there are',
+    ])
+  })
+
   it('are coloured only where colours are wanted', async () => {
     const terminal = captureIo({ terminal: true })
     await run(['serve'], terminal)
@@ -88,5 +106,29 @@ describe('mistakes', () => {
     const quiet = captureIo({ terminal: true, env: { NO_COLOR: '1' } })
     await run(['serve'], quiet)
     expect(quiet.stderr).not.toContain('\x1b')
+  })
+})
+
+describe('flags of SGLang', () => {
+  const fixture = new URL('../../test/fixtures/checkpoints/qwen3_moe', import.meta.url).pathname
+
+  it('that change no answer are taken with a note on stderr, in any order', async () => {
+    const plain = await at('explain', fixture, '--json')
+    const pasted = await at('explain', '--trust-remote-code', '--attention-backend', 'fa3', '--json', fixture)
+    expect([pasted.code, pasted.stdout]).toEqual([0, plain.stdout])
+    expect(plain.stderr).toBe('')
+    expect(pasted.stderr.split('\n')).toEqual([
+      'note: --trust-remote-code has no effect here: no code of a checkpoint is ever run',
+      expect.stringMatching(/^note: --attention-backend has no effect here: /),
+      '',
+    ])
+    expect((await at('explain', '--help')).stdout).not.toContain('--trust-remote-code')
+  })
+
+  it('are in one list, and are no flags of ours', () => {
+    const ours = [ENGINE_FLAGS, SERVER_FLAGS].flatMap(table => Object.values(table).map(flag => flag.name as string))
+    const theirs = [...Object.keys(IGNORED_FLAGS), ...Object.keys(REFUSED_FLAGS)]
+    expect(theirs.length).toBe(new Set(theirs).size)
+    expect(theirs.filter(name => ours.includes(name))).toEqual([])
   })
 })

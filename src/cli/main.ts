@@ -9,6 +9,7 @@ import { doctorCommand } from './doctor.js'
 import { eplbCommand } from './eplb/index.js'
 import { explainCommand } from './explain.js'
 import { asConfigError, reportFailure, STUCK_EXIT_CODE } from './failure.js'
+import { noteIgnoredFlags } from './flag-options.js'
 import { generateCommand } from './generate.js'
 import { inspectCommand } from './inspect.js'
 import { type CliIo, processIo } from './io.js'
@@ -40,6 +41,7 @@ Examples:
 
 Exit codes: 0 done, 1 something failed, 2 something in the command, a file or a checkpoint must be changed.`,
     )
+  program.hook('preAction', (_, command) => noteIgnoredFlags(command, io))
   const bench = new Command('bench')
     .description('Measures speed; see switchyard bench engine --help and switchyard bench serve --help.')
     .summary('measure speed')
@@ -76,7 +78,9 @@ export async function run(args: readonly string[], io: CliIo): Promise<number> {
   } catch (error) {
     if (!(error instanceof CommanderError)) return reportFailure(error, io)
     if (error.code === 'commander.help') failed.outputHelp()
-    return error.exitCode === 0 || error.code === 'commander.help' ? 0 : reportFailure(asConfigError(error, failed), io)
+    return error.exitCode === 0 || error.code === 'commander.help'
+      ? 0
+      : reportFailure(asConfigError(error, failed, args), io)
   }
 }
 

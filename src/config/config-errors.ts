@@ -8,6 +8,11 @@ export class ConfigError extends errorArea('Config', {
     message: 'unknown flag {flag}',
     remedy: '{suggestion}',
   },
+  SY_CONFIG_UNKNOWN_FLAGS: {
+    status: 400,
+    message: 'unknown flags {flags}',
+    remedy: '{suggestions}',
+  },
   SY_CONFIG_BAD_VALUE: {
     status: 400,
     message: '{flag} is {value}, but must be {expected}',
