@@ -4,6 +4,8 @@
 namespace {
 
 template <class T> DEVICE void add_bias(T *out, i64 stride, const float *bias, int rows, int width) {
+  allow_dependents();
+  wait_for_predecessors();
   const int column = blockIdx.x * blockDim.x + threadIdx.x;
   if (column >= width) return;
   const float b = bias[column];

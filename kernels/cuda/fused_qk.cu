@@ -6,7 +6,8 @@
 // latent_norm_rope_store: x [rows, latent + ropeWidth]: the latent is normalised, the shared key rotated, both go to kv[slot].
 // Rules: rmsNorm, rope and storeKv of src/device/ops.ts one after another, but for one thing: numbers stay in f32 between the
 // steps, where separate operations round to the type of x after each. A negative slot stores nothing.
-// Algorithm: a warp a head, through shared memory for the rope's pairs; a block a row for the latent. cosSin as in rope.cu.
+// Algorithm: a warp a head, kept in registers, through shared memory for the rope's pairs; a block a row for the latent. cosSin as in
+// rope.cu. Weights are read before the kernel waits for the one before it.
 // Versions and times: not measured yet.
 #include "elements.cuh"
 
@@ -16,12 +17,17 @@ using namespace el;
 
 constexpr int WARPS = 8, WIDEST_HEAD = 512;
 
-// Element c (< width) of a rotated head that lies in `v`.
-DEVICE float rotated(const float *v, const float *cosSin, int c, int width, int interleaved) {
+// Element c (< width) of a rotated head that lies in `v`, by its pair's cosine and sine.
+DEVICE float rotatedBy(const float *v, float cosine, float sine, int c, int width, int interleaved) {
   const int half = width / 2, i = c < half ? c : c - half;
   const float u = v[interleaved ? 2 * i : i], w = v[interleaved ? 2 * i + 1 : half + i];
-  const float cosine = cosSin[i], sine = cosSin[half + i];
   return c < half ? u * cosine - w * sine : w * cosine + u * sine;
+}
+
+// The same, with the table of the row's position.
+DEVICE float rotated(const float *v, const float *cosSin, int c, int width, int interleaved) {
+  const int half = width / 2, i = c < half ? c : c - half;
+  return rotatedBy(v, cosSin[i], cosSin[half + i], c, width, interleaved);
 }
 
 // grid: ceil(rows * (heads + 2 * kvHeads) / 8), 256 threads. headWidth a multiple of V and at most 512.
@@ -31,54 +37,74 @@ DEVICE void qkNormRopeStore(T *x, T *kv, const int *slots, const int *positions,
                             int ropeWidth, int interleaved, float eps, int capacity, int tablePositions,
                             long long xStride, long long kvStride, long long slotStride, long long positionStride) {
   __shared__ float4 lines[WARPS][WIDEST_HEAD / 4];
+  constexpr int KEPT = WIDEST_HEAD / (32 * V);
+  allow_dependents();
   const int all = heads + 2 * kvHeads, lane = threadIdx.x & 31;
   const long long piece = (long long)blockIdx.x * WARPS + (threadIdx.x >> 5);
   if (piece >= (long long)rows * all) return;
   const long long row = piece / all;
   const int head = (int)(piece % all);
-  T *source = x + row * xStride + (long long)head * headWidth, *target = source;
-  if (head >= heads) {
-    const int slot = slots[row * slotStride];
-    if (slot < 0) return;
-    if (slot >= capacity) {
-      if (lane == 0) fault(faults, FAULT_SLOT, slot);
-      return;
-    }
-    target = kv + slot * kvStride + (long long)(head - heads) * headWidth;
-  }
-  float *v = reinterpret_cast<float *>(lines[threadIdx.x >> 5]);
-  float squares = 0.f;
-  for (int c = lane * V; c < headWidth; c += 32 * V) {
-    float part[V];
-    load<V>(source + c, part);
+  const bool key = head >= heads, value = head >= heads + kvHeads;
+  const float *weight = value ? nullptr : key ? kWeight : qWeight;
+  float w[KEPT][V], part[KEPT][V], cosine[KEPT][V], sine[KEPT][V];
 #pragma unroll
-    for (int j = 0; j < V; j++) squares += part[j] * part[j];
-    store<V>(v + c, part);
-  }
-  if (head >= heads + kvHeads) { // a value
-    for (int c = lane * V; c < headWidth; c += 32 * V) store<V>(target + c, v + c);
+  for (int i = 0; i < KEPT; i++)
+    if (weight && (i * 32 + lane) * V < headWidth) load<V>(weight + (i * 32 + lane) * V, w[i]);
+  wait_for_predecessors();
+
+  T *source = x + row * xStride + (long long)head * headWidth, *target = source;
+  const int position = positions[row * positionStride], slot = key ? slots[row * slotStride] : 0;
+  float squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++)
+    if ((i * 32 + lane) * V < headWidth) load<V>(source + (i * 32 + lane) * V, part[i]);
+  if (slot < 0) return;
+  if (slot >= capacity) {
+    if (lane == 0) fault(faults, FAULT_SLOT, slot);
     return;
   }
-  const float *weight = head < heads ? qWeight : kWeight;
-  if (weight) {
-    const float inverse = rsqrtf(warp_sum(squares) / (float)headWidth + eps);
-    for (int c = lane * V; c < headWidth; c += 32 * V)
+  if (key) target = kv + slot * kvStride + (long long)(head - heads) * headWidth;
+  if (value) {
 #pragma unroll
-      for (int j = 0; j < V; j++) v[c + j] = v[c + j] * inverse * weight[c + j];
+    for (int i = 0; i < KEPT; i++)
+      if ((i * 32 + lane) * V < headWidth) store<V>(target + (i * 32 + lane) * V, part[i]);
+    return;
   }
-  const int position = positions[row * positionStride];
   if (position < 0 || position >= tablePositions) {
     if (lane == 0) fault(faults, FAULT_POSITION, position);
     return;
   }
   const float *table = cosSin + (long long)position * ropeWidth;
+  const int half = ropeWidth / 2;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++)
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+      const int c = (i * 32 + lane) * V + j, at = c < half ? c : c - half;
+      if (c < ropeWidth) cosine[i][j] = table[at], sine[i][j] = table[half + at];
+      if (c < headWidth) squares += part[i][j] * part[i][j];
+    }
+  float *v = reinterpret_cast<float *>(lines[threadIdx.x >> 5]);
+  const float inverse = weight ? rsqrtf(warp_sum(squares) / (float)headWidth + eps) : 1.f;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    const int c = (i * 32 + lane) * V;
+    if (c >= headWidth) continue;
+    if (weight) {
+#pragma unroll
+      for (int j = 0; j < V; j++) part[i][j] = part[i][j] * inverse * w[i][j];
+    }
+    store<V>(v + c, part[i]);
+  }
   __syncwarp();
-  for (int c = lane * V; c < headWidth; c += 32 * V) {
-    float part[V];
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    const int c = (i * 32 + lane) * V;
+    if (c >= headWidth) continue;
 #pragma unroll
     for (int j = 0; j < V; j++)
-      part[j] = c + j < ropeWidth ? rotated(v, table, c + j, ropeWidth, interleaved) : v[c + j];
-    store<V>(target + c, part);
+      if (c + j < ropeWidth) part[i][j] = rotatedBy(v, cosine[i][j], sine[i][j], c + j, ropeWidth, interleaved);
+    store<V>(target + c, part[i]);
   }
 }
 
@@ -91,6 +117,8 @@ DEVICE void latentNormRopeStore(const T *x, T *kv, const int *slots, const int *
   __shared__ float parts[32];
   __shared__ float key[WIDEST_HEAD];
   const long long row = blockIdx.x;
+  allow_dependents();
+  wait_for_predecessors();
   const int slot = slots[row * slotStride], position = positions[row * positionStride];
   if (slot < 0) return;
   if (slot >= capacity || position < 0 || position >= tablePositions) {

@@ -4,7 +4,7 @@
 // Rules: out = x / sqrt(mean(x^2) + eps) * weight for each group; with a residual: residual += x, out = its norm.
 // Algorithm: a block a row (or a warp a group, where a row has many of a head's width), one pass: each thread keeps its
 // elements in registers between the sum and the product; what exceeds the registers is read again. 16-byte accesses where
-// addresses allow (V = 8 or 4 elements). The shape of the sum depends on the width alone, so a row's bits do not depend on
+// addresses allow (V = 8 or 4 elements). Weights are read before the kernel waits for the one before it. The shape of the sum depends on the width alone, so a row's bits do not depend on
 // other rows. out may be x.
 // Versions and times: block a row, 16-byte accesses: not measured yet.
 #include "elements.cuh"
@@ -18,16 +18,34 @@ constexpr int KEPT = 4;
 
 template <int V> struct Kept { float v[KEPT][V]; };
 
+// Sum over the block, or over the warp; `parts` is used once in a kernel.
 template <bool WARP> DEVICE float total(float x, float *parts) {
-  if constexpr (WARP) return warp_sum(x);
-  else return blockSum(x, parts);
+  x = warp_sum(x);
+  const int warps = blockDim.x >> 5;
+  if (WARP || warps == 1) return x;
+  if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5] = x;
+  __syncthreads();
+  float sum = 0.f;
+  for (int w = 0; w < warps; w++) sum += parts[w];
+  return sum;
+}
+
+// This thread's weights, which nothing before the kernel writes.
+template <int V> DEVICE void ask(Kept<V> &w, const float *weight, int width, int lane, int lanes) {
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    const int c = (i * lanes + lane) * V;
+    if (c < width) load<V>(weight + c, w.v[i]);
+  }
 }
 
 // One group of one row by `lanes` threads, of which this is `lane`.
 template <class X, class O, int V, bool WARP>
 DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, int lane, int lanes,
                                      float *parts) {
-  Kept<V> k;
+  Kept<V> k, weights;
+  ask(weights, weight, width, lane, lanes);
+  wait_for_predecessors();
   float squares = 0.f;
 #pragma unroll
   for (int i = 0; i < KEPT; i++) {
@@ -49,11 +67,9 @@ DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, 
   for (int i = 0; i < KEPT; i++) {
     int c = (i * lanes + lane) * V;
     if (c < width) {
-      float w[V];
-      load<V>(weight + c, w);
 #pragma unroll
-      for (int j = 0; j < V; j++) w[j] *= k.v[i][j] * inverse;
-      store<V>(out + c, w);
+      for (int j = 0; j < V; j++) k.v[i][j] = weights.v[i][j] * (k.v[i][j] * inverse);
+      store<V>(out + c, k.v[i]);
     }
   }
   for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
@@ -71,6 +87,7 @@ template <class X, class O, int V>
 DEVICE void normBlock(O *out, const X *x, const float *weight, int width, int groups, float eps,
                                           long long outStride, long long xStride) {
   __shared__ float parts[32];
+  allow_dependents();
   const int row = blockIdx.x / groups, group = blockIdx.x % groups;
   const long long at = (long long)group * width;
   norm<X, O, V, false>(out + row * outStride + at, x + row * xStride + at, weight, width, eps, threadIdx.x, blockDim.x,
@@ -81,6 +98,7 @@ DEVICE void normBlock(O *out, const X *x, const float *weight, int width, int gr
 template <class X, class O, int V>
 DEVICE void normWarp(O *out, const X *x, const float *weight, int rows, int width, int groups,
                                          float eps, long long outStride, long long xStride) {
+  allow_dependents();
   const long long piece = (long long)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
   if (piece >= (long long)rows * groups) return;
   const long long row = piece / groups, at = (piece % groups) * width;
@@ -98,7 +116,10 @@ DEVICE void addNorm(O *out, float *residual, const X *x, const float *weight, in
   residual += row * residualStride;
   x += row * xStride;
   const int lane = threadIdx.x, lanes = blockDim.x;
-  Kept<V> k;
+  Kept<V> k, weights;
+  allow_dependents();
+  ask(weights, weight, width, lane, lanes);
+  wait_for_predecessors();
   float squares = 0.f;
 #pragma unroll
   for (int i = 0; i < KEPT; i++) {
@@ -126,16 +147,14 @@ DEVICE void addNorm(O *out, float *residual, const X *x, const float *weight, in
     }
     store<V>(residual + c, s);
   }
-  const float inverse = rsqrtf(blockSum(squares, parts) / (float)width + eps);
+  const float inverse = rsqrtf(total<false>(squares, parts) / (float)width + eps);
 #pragma unroll
   for (int i = 0; i < KEPT; i++) {
     int c = (i * lanes + lane) * V;
     if (c < width) {
-      float w[V];
-      load<V>(weight + c, w);
 #pragma unroll
-      for (int j = 0; j < V; j++) w[j] *= k.v[i][j] * inverse;
-      store<V>(out + c, w);
+      for (int j = 0; j < V; j++) k.v[i][j] = weights.v[i][j] * (k.v[i][j] * inverse);
+      store<V>(out + c, k.v[i]);
     }
   }
   for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {

@@ -83,6 +83,8 @@ DEVICE void route(int *ids, float *weights, const float *logits, const float *bi
                   int normalize, float scale, int fakeSalt, long long idStride, long long weightStride,
                   long long logitStride, long long positionStride) {
   const int row = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+  allow_dependents();
+  wait_for_predecessors();
   if (row >= rows) return;
   ids += row * idStride;
   weights += row * weightStride;

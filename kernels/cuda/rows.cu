@@ -13,6 +13,8 @@ using namespace el;
 
 // First column of this thread's vector; blockIdx.y strides over rows so that any number of rows fits the grid.
 #define ROWS_AND_COLUMN(V)                                                                                             \
+  allow_dependents();                                                                                                  \
+  wait_for_predecessors();                                                                                             \
   const int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;                                                           \
   if (c >= width) return;                                                                                              \
   for (long long r = blockIdx.y; r < rows; r += gridDim.y)

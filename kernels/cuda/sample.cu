@@ -96,6 +96,8 @@ DEVICE int partSize(int vocab) { return ((vocab + SPLITS - 1) / SPLITS + 3) / 4 
 extern "C" __global__ void __launch_bounds__(512) sample_scan(Scan *parts, const float *logits, int vocab, int vectors,
                                                               long long stride) {
   __shared__ Scan warps[THREADS / 32];
+  allow_dependents();
+  wait_for_predecessors();
   const float *x = logits + blockIdx.y * stride;
   const int size = partSize(vocab), from = blockIdx.x * size;
   const int to = from + size < vocab ? from + size : vocab;
@@ -278,6 +280,8 @@ extern "C" __global__ void __launch_bounds__(512) sample_draw(int *out, float *l
                                                               long long paramStride) {
   __shared__ Selection selection;
   __shared__ Candidate warps[THREADS / 32];
+  allow_dependents();
+  wait_for_predecessors();
   const int r = blockIdx.y, split = blockIdx.x;
   const float *p = params + r * paramStride;
   const float temperature = p[0], minP = p[2];

@@ -52,7 +52,7 @@ export interface FastAttentionOptions {
   readonly cut?: (rows: number) => DecodeCut
   /** Which matrix instructions prompts use: of a warp (any GPU), or of a warpgroup (Hopper, heads of 128). */
   readonly prompts?: PromptKernel
-  /** Kernels start while the one before them ends (programmatic dependent launch). */
+  /** Kernels start while the one before them ends (programmatic dependent launch); so they do unless this says no. */
   readonly overlapping?: boolean
 }
 
@@ -92,7 +92,7 @@ export function fastAttention(
   const bind: Bind = (file, name, more) => {
     const all = { ...values, ...more }
     const ordered = NAMES.map(n => all[n])
-    const programmatic = (options.overlapping ?? false) && d.properties.capability >= 90
+    const programmatic = options.overlapping ?? true
     return d.kernel(file, name).bind(Object.values(ATTENTION_PARAMETERS), ordered, { programmatic })
   }
   const run = (family === 'grouped' ? groupedAttention : latentAttention)(d, a, bind, options, sequences, positions)

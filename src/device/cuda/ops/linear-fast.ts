@@ -34,7 +34,7 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
   const add = bias
     ? d
         .kernel('bias.cu', `add_bias_${o.type}`)
-        .bind(['u64', 'u64', 'u64', 'i32', 'i32'], [o.address, o.stride, biasAt, 0, n])
+        .bind(['u64', 'u64', 'u64', 'i32', 'i32'], [o.address, o.stride, biasAt, 0, n], { programmatic: true })
     : undefined
   const spec: SkinnySpec = {
     weight,

@@ -23,6 +23,7 @@ export const normOps = (d: CudaKernels): Pick<Ops, 'rmsNorm' | 'addRmsNorm'> => 
     const args = kernel.bind(
       ['u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'f32', 'u64', 'u64'],
       [o.address, i.address, w, 0, width, groups, eps, o.stride, i.stride],
+      { programmatic: true },
     )
     const threads = byWarp ? 32 * WARPS : rowThreads(width, v)
     return kernelOf([o, i], rows => {
@@ -40,6 +41,7 @@ export const normOps = (d: CudaKernels): Pick<Ops, 'rmsNorm' | 'addRmsNorm'> => 
       .bind(
         ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'f32', 'u64', 'u64', 'u64'],
         [o!.address, s!.address, i!.address, w, 0, width, eps, o!.stride, s!.stride, i!.stride],
+        { programmatic: true },
       )
     return kernelOf([o!, s!, i!], rows => {
       args.set(4, rows)

@@ -50,7 +50,7 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
     const [s, p] = [field(d, slots), field(d, positions)]
     if (i.type !== cache.type) throw new Unreachable('a cache of another type than its rows')
     const [q, k] = [vectorAddress(d, norms?.q, headWidth), vectorAddress(d, norms?.k, headWidth)]
-    const v = vectorWidth([4, 1], headWidth, [i, cache])
+    const v = vectorWidth([4, 1], headWidth, [i, cache, parameterField(q), parameterField(k)])
     const args = d
       .kernel('fused_qk.cu', `qk_norm_rope_store_${i.type}_${v}`)
       .bind(
@@ -64,6 +64,7 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
           ...[bounded(cache.capacity), positionsOf(rope.cosSin, rope.width)],
           ...[i.stride, cache.stride, s.stride, p.stride],
         ],
+        { programmatic: true },
       )
     return kernelOf([i, s, p], rows => {
       args.set(8, rows)
@@ -91,6 +92,7 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
           ...[bounded(cache.capacity), positionsOf(rope.cosSin, rope.width)],
           ...[i.stride, cache.stride, s.stride, p.stride],
         ],
+        { programmatic: true },
       )
     const threads = Math.min(256, ceilDiv(ceilDiv(latent, v), 32) * 32)
     return kernelOf([i, s, p], rows => {

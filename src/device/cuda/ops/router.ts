@@ -31,6 +31,7 @@ export const routerOps = (d: CudaKernels): Pick<DeviceOps, 'router'> => ({
           ...[spec.normalize ? 1 : 0, spec.scale, fake?.salt ?? -1],
           ...[i.stride, w.stride, l.stride, positions?.stride ?? 0],
         ],
+        { programmatic: true },
       )
     return kernelOf([i, w, l, ...(positions ? [positions] : [])], rows => {
       args.set(6, rows)

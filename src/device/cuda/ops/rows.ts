@@ -38,6 +38,7 @@ export function bindGate(
     .bind(
       ['u64', 'u64', 'i32', 'i32', 'i32', 'f32', 'f32', 'u64', 'u64'],
       [o.address, x.address, 0, width, ...gateArguments(activation), o.stride, x.stride],
+      { programmatic: true },
     )
   return rows => {
     args.set(2, rows)
@@ -61,6 +62,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
       .bind(
         ['u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64'],
         [o.address, i.address, address, 0, width, vocab, o.stride, i.stride],
+        { programmatic: true },
       )
     return kernelOf([o, i], rows => {
       args.set(3, rows)
@@ -78,6 +80,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
       .bind(
         ['u64', 'u64', 'u64', 'i32', 'i32', 'u64', 'u64', 'u64'],
         [o.address, x.address, y.address, 0, width, o.stride, x.stride, y.stride],
+        { programmatic: true },
       )
     return kernelOf([o, x, y], rows => {
       args.set(3, rows)
@@ -98,6 +101,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
       .bind(
         ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64'],
         [o.address, i.address, s.address, faultAddress(d), 0, width, bounded(o.capacity), o.stride, i.stride, s.stride],
+        { programmatic: true },
       )
     return kernelOf([i, s], rows => {
       args.set(4, rows)
@@ -119,6 +123,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
       .bind(
         ['u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64'],
         [o.address, i.address, g.address, 0, width, accumulate ? 1 : 0, o.stride, i.stride, g.stride],
+        { programmatic: true },
       )
     return kernelOf([o, i, g], rows => {
       args.set(3, rows)
@@ -131,7 +136,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
     const { threads, grid } = elementGrid(width, 1)
     const args = d
       .kernel(FILE, `clamp_${i.type}`)
-      .bind(['u64', 'i32', 'i32', 'f32', 'u64'], [i.address, 0, width, limit, i.stride])
+      .bind(['u64', 'i32', 'i32', 'f32', 'u64'], [i.address, 0, width, limit, i.stride], { programmatic: true })
     return kernelOf([i], rows => {
       args.set(1, rows)
       args.launch(grid(rows), threads)
@@ -146,6 +151,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
       .bind(
         ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64'],
         [o.address, i.address, d.addressOf(table), faultAddress(d), 0, width, table.byteLength / 4, o.stride, i.stride],
+        { programmatic: true },
       )
     return kernelOf([o, i], rows => {
       args.set(4, rows)
@@ -166,6 +172,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
           ...[0, width, experts, columns, layer],
           ...[o.stride, i.stride, k.stride, p.stride],
         ],
+        { programmatic: true },
       )
     return kernelOf([o, i, k, p], rows => {
       args.set(6, rows)
@@ -187,6 +194,7 @@ function bindGather(d: CudaKernels, out: Operand, x: Operand, index: Operand | n
         ...[o.address, i.address, list?.address ?? 0, faultAddress(d), 0, width, bounded(i.capacity)],
         ...[o.stride, i.stride, list?.stride ?? 0],
       ],
+      { programmatic: true },
     )
   return kernelOf(list ? [o, list] : [o, i], rows => {
     args.set(4, rows)

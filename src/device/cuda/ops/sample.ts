@@ -24,7 +24,9 @@ export const sampleOps = (d: CudaKernels): Pick<Ops, 'sample'> => ({
     const vectors = l.address % 16 === 0 && l.stride % 4 === 0 && vocab % 4 === 0
     const scan = d
       .kernel('sample.cu', 'sample_scan')
-      .bind(['u64', 'u64', 'i32', 'i32', 'u64'], [scans, l.address, vocab, vectors ? 1 : 0, l.stride])
+      .bind(['u64', 'u64', 'i32', 'i32', 'u64'], [scans, l.address, vocab, vectors ? 1 : 0, l.stride], {
+        programmatic: true,
+      })
     const draw = d
       .kernel('sample.cu', 'sample_draw')
       .bind(
@@ -33,6 +35,7 @@ export const sampleOps = (d: CudaKernels): Pick<Ops, 'sample'> => ({
           ...[o.address, lp?.address ?? 0, scans, candidates, arrived, l.address, p.address, vocab],
           ...[o.stride, lp?.stride ?? 0, l.stride, p.stride],
         ],
+        { programmatic: true },
       )
     return kernelOf(fields, rows => {
       scan.launch([SPLITS, rows, 1], THREADS)
