@@ -68,11 +68,13 @@ function checkLogitFields(request: GenerationRequest, vocabSize: number): void {
       throw badParameter(param, value, `an integer from 0 to ${MAX_TOP_LOGPROBS}`)
     }
   }
+  const inVocabulary = (param: string, id: unknown): void => {
+    if (Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabSize) return
+    throw badParameter(param, id, `token ids from 0 to ${vocabSize - 1}`)
+  }
+  for (const id of request.sampling.stopTokenIds) inVocabulary('stopTokenIds', id)
   for (const [token, bias] of Object.entries(request.sampling.logitBias ?? {})) {
-    const id = Number(token)
-    if (!Number.isInteger(id) || id < 0 || id >= vocabSize) {
-      throw badParameter('logitBias', token, `token ids from 0 to ${vocabSize - 1}`)
-    }
+    inVocabulary('logitBias', Number(token))
     if (!(bias >= -100 && bias <= 100)) throw badParameter('logitBias', bias, 'numbers from -100 to 100')
   }
 }

@@ -225,6 +225,8 @@ describe('refusals before anything runs', () => {
     ['SY_REQUEST_BAD_PARAMETER', request(ids, { minP: 1.1 })],
     ['SY_REQUEST_BAD_PARAMETER', request(ids, { topK: -1 })],
     ['SY_REQUEST_BAD_PARAMETER', request(ids, { maxTokens: 0 })],
+    ['SY_REQUEST_BAD_PARAMETER', request(ids, { stopTokenIds: [8192] })],
+    ['SY_REQUEST_BAD_PARAMETER', request(ids, { stopTokenIds: [1, -1] })],
     ['SY_REQUEST_NO_SUCH_RANK', request(ids, {}, { routedDpRank: 2 })],
   ])('%s', async (code, bad) => {
     const before = engine.state().map(s => s.steps)

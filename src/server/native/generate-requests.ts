@@ -119,7 +119,6 @@ function samplingOf(
     seed: body.sampling_seed === undefined ? null : BigInt.asUintN(64, BigInt(body.sampling_seed)),
     maxTokens,
     stop: body.stop === undefined ? [] : [body.stop].flat(),
-    stopTokenIds: body.stop_token_ids ?? [],
     ignoreEos: body.ignore_eos ?? false,
     ...logitFields({ ...body, min_tokens: minTokens }, engine.vocabSize, 'sampling_params.'),
   }

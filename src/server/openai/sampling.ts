@@ -36,16 +36,29 @@ export interface LogitFields {
   readonly frequency_penalty?: number | undefined
   readonly repetition_penalty?: number | undefined
   readonly logit_bias?: Readonly<Record<string, number>> | undefined
+  readonly stop_token_ids?: readonly number[] | undefined
 }
 
-/** Only what was given: the engine leaves logits alone otherwise. @throws HttpError 400 for a bias on no token */
-export function logitFields(body: LogitFields, vocabSize: number, prefix = ''): Partial<SamplingParams> {
-  const outside = Object.keys(body.logit_bias ?? {}).find(id => Number(id) >= vocabSize)
-  if (outside !== undefined) {
+/**
+ * Only what was given: the engine leaves logits alone otherwise.
+ * @throws HttpError 400 for a bias on a token that the model does not have, or an end at one
+ */
+export function logitFields(
+  body: LogitFields,
+  vocabSize: number,
+  prefix = '',
+): Partial<SamplingParams> & Pick<SamplingParams, 'stopTokenIds'> {
+  const stopTokenIds = body.stop_token_ids ?? []
+  const refuseOutside = (field: string, ids: readonly number[]) => {
+    const outside = ids.find(id => id >= vocabSize)
+    if (outside === undefined) return
     const problem = `token ${outside} is outside the vocabulary of ${vocabSize}`
-    throw new HttpError('SY_HTTP_INVALID_FIELD', { param: `${prefix}logit_bias`, problem })
+    throw new HttpError('SY_HTTP_INVALID_FIELD', { param: `${prefix}${field}`, problem })
   }
+  refuseOutside('logit_bias', Object.keys(body.logit_bias ?? {}).map(Number))
+  refuseOutside('stop_token_ids', stopTokenIds)
   return {
+    stopTokenIds,
     ...(body.min_tokens ? { minTokens: body.min_tokens } : {}),
     ...(body.presence_penalty ? { presencePenalty: body.presence_penalty } : {}),
     ...(body.frequency_penalty ? { frequencyPenalty: body.frequency_penalty } : {}),
@@ -71,7 +84,6 @@ export function samplingOf(
     seed: body.seed === undefined ? null : BigInt.asUintN(64, BigInt(body.seed)),
     maxTokens,
     stop: body.stop === undefined ? [] : typeof body.stop === 'string' ? [body.stop] : body.stop,
-    stopTokenIds: body.stop_token_ids ?? [],
     ignoreEos: body.ignore_eos ?? false,
     ...logitFields(body, vocabSize),
   }
