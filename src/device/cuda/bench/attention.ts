@@ -190,7 +190,11 @@ const decodeVariants = ({ model, batch }: Workload): Variant[] => {
     options: { cut: rows => ({ items: rows, splits, minTiles }) },
   })
   const several = model === QWEN && batch.length >= 8 ? [cut(1, 1), cut(2, 1), cut(4, 1), cut(8, 1), cut(16, 16)] : []
-  return [{ name, options: { overlapping: false } }, { name: `${name}, overlapping`, options: { overlapping: true } }, ...several]
+  return [
+    { name, options: { overlapping: false } },
+    { name: `${name}, overlapping`, options: { overlapping: true } },
+    ...several,
+  ]
 }
 
 const prefillVariants = ({ model }: Workload): Variant[] =>
