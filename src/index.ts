@@ -13,6 +13,7 @@ export {
   type GenerationEvent,
   type GenerationRequest,
   GREEDY,
+  type OpenRequest,
   RequestError,
   type SamplingParams,
   startEngine,

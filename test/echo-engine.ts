@@ -20,7 +20,7 @@ const FIRST_BYTE = 3
 
 export const byteTokenizer: TextTokenizer = {
   hasChatTemplate: true,
-  encode: (text, { addSpecialTokens }) => [
+  encode: (text, { addSpecialTokens = true } = {}) => [
     ...(addSpecialTokens ? [0] : []),
     ...[...Buffer.from(text)].map(byte => byte + FIRST_BYTE),
   ],

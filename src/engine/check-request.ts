@@ -34,6 +34,10 @@ const badParameter = (param: string, value: unknown, expected: string): RequestE
 /** @throws RequestError */
 export function checkRequest(request: GenerationRequest, limits: RequestLimits): void {
   const { inputIds, sampling } = request
+  // Programs in plain JavaScript may hand in anything.
+  if (!Array.isArray(inputIds) && !ArrayBuffer.isView(inputIds)) {
+    throw badParameter('inputIds', typeof inputIds, 'an array of token ids, as tokenizer.encode makes it')
+  }
   if (inputIds.length === 0) throw new RequestError('SY_REQUEST_EMPTY')
   for (const { param, ok, expected } of RANGES) {
     const value = sampling[param] as number | undefined

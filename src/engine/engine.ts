@@ -29,7 +29,8 @@ import {
   freshState,
   type GenerationEngine,
   type GenerationEvent,
-  type GenerationRequest,
+  type OpenRequest,
+  withDefaults,
 } from './request.js'
 import type { RequestLogprobs } from './step-logprobs.js'
 import { EngineTrace } from './trace.js'
@@ -152,8 +153,10 @@ export class Engine implements GenerationEngine {
     return this.#aside.encode(text, options)
   }
 
-  generate(request: GenerationRequest): AsyncIterable<GenerationEvent> {
+  /** @throws RequestError, EngineError */
+  generate(open: OpenRequest): AsyncIterable<GenerationEvent> {
     this.#refuseWhenGone()
+    const request = withDefaults(open)
     checkRequest(request, this.#limits)
     const id = request.id ?? `req-${this.#counter}`
     if (this.#live.has(id)) throw new RequestError('SY_REQUEST_DUPLICATE_ID', { id })

@@ -72,6 +72,14 @@ export interface GenerationRequest {
   readonly priority?: number
 }
 
+/** A request as programs write it: sampling that is left open is greedy. */
+export type OpenRequest = Omit<GenerationRequest, 'sampling'> & { readonly sampling?: Partial<SamplingParams> }
+
+export const withDefaults = (request: OpenRequest): GenerationRequest => ({
+  ...request,
+  sampling: { ...GREEDY, ...request.sampling },
+})
+
 /** `stop`: an end token or stop text; `length`: max tokens or context; `abort`: the caller's signal. */
 export type FinishReason = 'stop' | 'length' | 'abort'
 
@@ -180,8 +188,8 @@ export interface GenerationEngine {
 
 /** What the server needs of a tokenizer. Implementation: formats/tokenizer. */
 export interface TextTokenizer {
-  /** Completions add special tokens (bos); chat does not: its template writes them. */
-  encode(text: string, options: { readonly addSpecialTokens: boolean }): number[]
+  /** Special tokens (bos) are added unless told otherwise; a chat template writes them itself. */
+  encode(text: string, options?: { readonly addSpecialTokens?: boolean }): number[]
   decode(ids: readonly number[], options?: { readonly skipSpecialTokens?: boolean }): string
   /** Renders the chat template to text. Throws RequestError when the model has none. */
   applyChatTemplate(messages: readonly ChatMessage[], options?: Readonly<Record<string, unknown>>): string

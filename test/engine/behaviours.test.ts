@@ -204,6 +204,21 @@ describe('a pool that is too small for all', () => {
   })
 })
 
+describe('a request as a program writes it', () => {
+  it('is greedy and 16 tokens long where it says nothing', async () => {
+    const plain = await collect(engine.generate({ inputIds: story.ids }))
+    expect(plain.tokens).toEqual((await run(story.ids, { maxTokens: 16 })).tokens)
+    const short = await collect(engine.generate({ inputIds: story.ids, sampling: { maxTokens: 3 } }))
+    expect(short.tokens).toEqual(plain.tokens.slice(0, 3))
+  })
+
+  it.each([{}, { inputIds: 'Once upon a time' }, { inputIds: null }])('names what %j lacks', wrong => {
+    expect(() => engine.generate(wrong as never)).toThrow(
+      expect.objectContaining({ code: 'SY_REQUEST_BAD_PARAMETER', message: expect.stringContaining('inputIds') }),
+    )
+  })
+})
+
 describe('refusals before anything runs', () => {
   const ids = story.ids
   it.each([

@@ -48,17 +48,17 @@ export class Tokenizer {
     return this.#parts.core.token_to_id(token) ?? null
   }
 
-  /** Completions add special tokens (bos); chat does not, its template writes them. */
-  encode(text: string, options: { readonly addSpecialTokens: boolean }): number[] {
+  /** Special tokens (bos) are added unless a chat template has written them. */
+  encode(text: string, { addSpecialTokens = true }: { readonly addSpecialTokens?: boolean } = {}): number[] {
     const { core, affixes } = this.#parts
-    const byPostProcessor = options.addSpecialTokens && affixes === null
+    const byPostProcessor = addSpecialTokens && affixes === null
     const found: (number | undefined)[] = guard(
       'encode this text',
       () => core.encode(text, { add_special_tokens: byPostProcessor }).ids,
     )
     // Characters that a vocabulary without an unknown token cannot express have no id and are left out.
     const ids = found.filter(id => id !== undefined)
-    return options.addSpecialTokens && affixes !== null ? [...affixes.before, ...ids, ...affixes.after] : ids
+    return addSpecialTokens && affixes !== null ? [...affixes.before, ...ids, ...affixes.after] : ids
   }
 
   /** Ids outside the vocabulary show nothing. */

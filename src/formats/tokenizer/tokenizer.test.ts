@@ -58,6 +58,7 @@ describe('the demo tokenizer', () => {
     expect(references.length).toBeGreaterThan(2)
     for (const { prompt, ids, greedy, text } of references) {
       expect(demo.encode(prompt, { addSpecialTokens: true })).toEqual(ids)
+      expect(demo.encode(prompt)).toEqual(ids)
       expect(demo.encode(prompt, { addSpecialTokens: false })).toEqual(ids.slice(1))
       expect(demo.decode(ids, { skipSpecialTokens: true })).toBe(prompt)
       expect(demo.decode(greedy, { skipSpecialTokens: true })).toBe(text)
