@@ -8,6 +8,7 @@ import { addFlags, takeFlags } from '../flag-options.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
+import { benchEpCuda, EP_CUDA_PARTS, type EpCudaFigure, LINK_GBS } from './ep-cuda.js'
 import { benchEp, EP_MODES, type EpRow } from './ep-run.js'
 
 const WIRES = ['f32', 'bf16', 'fp8', 'int8'] as const
@@ -98,6 +99,27 @@ export function benchEpCommand(io: CliIo): Command {
         .default(EP_MODES.join(','), 'none')
         .helpGroup(`${group}:`),
     )
+    .addOption(
+      new Option('--device <device>', 'cpu, or cuda, cuda:0,1: a rank on each of these GPUs (default: cpu)')
+        .default('cpu', 'none')
+        .helpGroup(`${group}:`),
+    )
+    .addOption(
+      new Option('--shapes <list>', 'with cuda: tokens x hidden x experts')
+        .default('4096x7168x256,4096x2048x128', 'none')
+        .helpGroup(`${group}:`),
+    )
+    .addOption(
+      new Option('--sms <list>', 'with cuda: blocks of normal dispatch and combine, one an SM')
+        .default('8,16,24,32,64,132', 'none')
+        .helpGroup(`${group}:`),
+    )
+    .addOption(
+      new Option('--parts <list>', `with cuda: some of ${EP_CUDA_PARTS.join(', ')}`)
+        .default(EP_CUDA_PARTS.filter(p => p !== 'controls').join(','), 'none')
+        .helpGroup(`${group}:`),
+    )
+    .addOption(new Option('--controls', 'with cuda: copies over the same links first').helpGroup(`${group}:`))
   return addFlags(command, EP_FLAGS)
     .option('--json', 'one JSON object on stdout and nothing else')
     .summary('measure dispatch and combine')
@@ -110,6 +132,11 @@ export function benchEpCommand(io: CliIo): Command {
     )
     .action(async (options: Readonly<Record<string, unknown>>) => {
       const flags = takeFlags(EP_FLAGS, options)
+      const device = String(options['device'])
+      if (device !== 'cpu') {
+        onCuda(io, device, options, flags)
+        return
+      }
       const ranks = list('--ranks', String(options['ranks']), 'numbers from 1 to 64', t => {
         const n = /^\d+$/.test(t) ? Number(t) : 0
         return n >= 1 && n <= 64 ? n : undefined
@@ -135,6 +162,57 @@ export function benchEpCommand(io: CliIo): Command {
       const report: EpReport = { version, machine, results }
       printReport(io, options['json'] === true, report, () => asText(report))
     })
+}
+
+/** `bench ep --device cuda`: a line as soon as a figure is known, then the table or the JSON object. */
+function onCuda(
+  io: CliIo,
+  device: string,
+  options: Readonly<Record<string, unknown>>,
+  flags: { readonly rounds: number; readonly topK: number; readonly skew: number; readonly seed: number },
+): void {
+  const given = /^cuda(?::(\d+(?:,\d+)*))?$/.exec(device)
+  if (!given)
+    throw new ConfigError('SY_CONFIG_BAD_VALUE', {
+      flag: '--device',
+      value: JSON.stringify(device),
+      expected: 'cpu, cuda, or cuda:0,1',
+      suggestion: '',
+    })
+  const gpus = (given[1] ?? '0,1').split(',').map(Number)
+  const number = (t: string) => (/^\d+$/.test(t) ? Number(t) : undefined)
+  const sms = list('--sms', String(options['sms']), 'numbers of SMs', number)
+  const shapes = list('--shapes', String(options['shapes']), 'tokens x hidden x experts', t => {
+    const sizes = t.split('x').map(Number)
+    if (sizes.length !== 3 || !sizes.every(n => Number.isInteger(n) && n > 0)) return undefined
+    const [tokens, hidden, experts] = sizes as [number, number, number]
+    return { tokens, hidden, experts, topK: flags.topK, skew: flags.skew, seed: flags.seed }
+  })
+  const parts = list('--parts', String(options['parts']), EP_CUDA_PARTS.join(', '), t =>
+    EP_CUDA_PARTS.find(p => p === t),
+  )
+  if (options['controls'] === true) parts.unshift('controls')
+  const results: EpCudaFigure[] = []
+  for (const found of benchEpCuda(shapes, { gpus, sms, parts, times: flags.rounds })) {
+    results.push(found)
+    io.err(
+      `${found.what}; ${found.shape}; ${found.sms} SMs: ${found.us.toFixed(1)} µs, ${found.linkGBs.toFixed(0)} GB/s\n`,
+    )
+  }
+  const report = { version, gpus, linkGBs: LINK_GBS, results }
+  printReport(io, options['json'] === true, report, () =>
+    table(
+      ['what', 'shape', 'SMs', 'µs', 'link GB/s', 'link limit µs'],
+      results.map(r => [
+        r.what,
+        r.shape,
+        r.sms === 0 ? '' : String(r.sms),
+        r.us.toFixed(1),
+        r.linkBytes > 0 ? r.linkGBs.toFixed(0) : '',
+        r.limitUs > 0 ? r.limitUs.toFixed(1) : '',
+      ]),
+    ),
+  )
 }
 
 function list<T>(flag: string, text: string, expected: string, parse: (part: string) => T | undefined): T[] {

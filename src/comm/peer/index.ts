@@ -1,0 +1,3 @@
+// Expert parallelism over peer-mapped memory of GPUs.
+export * from './peer-rank.js'
+export { AREAS, type Area, INFO, layOutRegion, MAX_PEERS, type Region } from './region.js'
