@@ -19,6 +19,8 @@ constexpr int PIECE = 1024, TILE = 128;
 extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, int ids_stride, int top_k, int slots, int experts,
                                                                int *counts, int *before, u16 *within, int *faults) {
   DYNAMIC_SHARED(int, here); // [experts]
+  allow_dependents();
+  wait_for_predecessors();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) here[e] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < PIECE; i += blockDim.x) {
@@ -35,6 +37,8 @@ extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, i
 
 extern "C" __global__ void __launch_bounds__(1024) expert_tiles(int *counts, int *offsets, int experts, int4 *tiles, int *tile_count) {
   __shared__ int rows_of[32], tiles_of[32];
+  allow_dependents();
+  wait_for_predecessors();
   const int each = (experts + blockDim.x - 1) / blockDim.x;
   const int begin = min2((int)threadIdx.x * each, experts), end = min2(begin + each, experts);
   int rows = 0, parts = 0;
@@ -62,6 +66,8 @@ extern "C" __global__ void __launch_bounds__(1024) expert_tiles(int *counts, int
 extern "C" __global__ void __launch_bounds__(256)
     expert_gather(const bf16 *x, i64 x_stride, int width, const int *ids, int ids_stride, int top_k, int rows, int experts, const int *offsets,
                   const int *before, const u16 *within, int *place, bf16 *to) {
+  allow_dependents();
+  wait_for_predecessors();
   const int row = blockIdx.x * 8 + warp_id(), lane = lane_id();
   if (row >= rows) return;
   int mine = -1;
@@ -96,6 +102,8 @@ namespace {
 template <class In, class Out>
 DEVICE void combine(Out *out, i64 out_stride, const In *y, i64 y_stride, const int *ids, int ids_stride, const float *weights,
                     int weights_stride, int top_k, int experts, int width, const int *place) {
+  allow_dependents();
+  wait_for_predecessors();
   const int row = blockIdx.x, column = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
   if (column >= width) return;
   float sum[8] = {};

@@ -15,6 +15,8 @@ template <bool GATED>
 DEVICE void grouped(const bf16 *x, i64 x_stride, const u8 *w, i64 w_bytes, bf16 *out, i64 out_stride, const int4 *tiles,
                     const int *tile_count, int n, int k) {
   BLOCK_SHARED(u8, shared, STAGES * STAGE_BYTES);
+  allow_dependents();
+  wait_for_predecessors();
   if ((int)blockIdx.y >= *tile_count) return;
   const int4 tile = tiles[blockIdx.y];
   if (tile.x < 0) return;

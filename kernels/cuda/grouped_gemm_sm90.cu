@@ -116,6 +116,8 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
   }
   if (CLUSTER == 2) cluster_sync();
   else __syncthreads();
+  allow_dependents();
+  wait_for_predecessors();
 
   const int steps = (k + STEP - 1) / STEP;
   Walk<CLUSTER> walk(tiles, *tile_count, n, WIDTH, chunk, rank);

@@ -67,7 +67,7 @@ export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExperts
     const values = [d.address(out), out.stride, y, hidden, idsAt, ids.stride, d.address(weights), weights.stride]
     const bound = d
       .kernel('expert_rows.cu', `expert_combine_${from}_${outType}`)
-      .bind(layout, [...values, topK, experts, hidden, place])
+      .bind(layout, [...values, topK, experts, hidden, place], { programmatic: true })
     const blocks = Math.ceil(hidden / COMBINE_COLUMNS)
     return (rows: number): void => bound.launch([rows, blocks, 1], 128)
   }
@@ -190,10 +190,13 @@ function bindSorted(
     .bind(
       ['u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'],
       [idsAt, ids.stride, topK, 0, experts, countsAt, beforeAt, withinAt, faultAddress(d)],
+      { programmatic: true },
     )
   const tiles = d
     .kernel('expert_rows.cu', 'expert_tiles')
-    .bind(['u64', 'u64', 'i32', 'u64', 'u64'], [countsAt, offsetsAt, experts, tilesAt, tileCountAt])
+    .bind(['u64', 'u64', 'i32', 'u64', 'u64'], [countsAt, offsetsAt, experts, tilesAt, tileCountAt], {
+      programmatic: true,
+    })
   const gather = d
     .kernel('expert_rows.cu', 'expert_gather')
     .bind(
@@ -202,6 +205,7 @@ function bindSorted(
         ...[d.address(x), x.stride, hidden, idsAt, ids.stride, topK, 0, experts],
         ...[offsetsAt, beforeAt, withinAt, placeAt, rowsAt],
       ],
+      { programmatic: true },
     )
   const first = bindGroupedGemm(d, firstSpec)
   const second = bindGroupedGemm(d, secondSpec)

@@ -72,6 +72,7 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
         n,
         weight.k,
       ],
+      { programmatic: true },
     )
     const columns = Math.ceil(n / MMA_WIDTH[shape])
     return (maxTiles = spec.maxTiles) => {
@@ -111,6 +112,7 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
       weight.k,
       pair ? Math.max(1, strip >> 1) : strip,
     ],
+    { programmatic: true },
   )
   const columns = Math.ceil(n / WIDTH[shape])
   const most = pair ? d.properties.sms & ~1 : d.properties.sms
