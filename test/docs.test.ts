@@ -176,6 +176,23 @@ describe('tables', () => {
   })
 })
 
+describe('the table of commands in the README', () => {
+  const leaves = (command: Command, names: readonly string[] = []): string[] =>
+    command.commands.length === 0 ? [names.join(' ')] : command.commands.flatMap(c => leaves(c, [...names, c.name()]))
+
+  it('names every command there is', () => {
+    const section = /^## Commands\n[\s\S]*?(?=^## )/m.exec(read('README.md'))![0]
+    // `a b\|c` stands for two.
+    const named = [...section.matchAll(/^\| `switchyard ([^`]+)`/gm)].flatMap(([, words]) => {
+      const [first, ...others] = words!.split('\\|')
+      return [first!, ...others.map(other => `${first!.split(' ').slice(0, -1).join(' ')} ${other}`)]
+    })
+    const all = leaves(createProgram(captureIo(), () => {}))
+    expect(all.length).toBeGreaterThan(10)
+    expect(all.filter(command => !named.some(n => n === command || n.startsWith(`${command} `)))).toEqual([])
+  })
+})
+
 describe('docs/flags.md', () => {
   interface Generator {
     readonly FLAGS_PAGE: string
