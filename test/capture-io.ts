@@ -4,7 +4,7 @@ import type { CliIo } from '../src/cli/io.js'
 export interface CapturedIo extends CliIo {
   readonly stdout: string
   readonly stderr: string
-  signal(): void
+  signal(name?: NodeJS.Signals): void
 }
 
 export function captureIo(options: { env?: Record<string, string>; terminal?: boolean } = {}): CapturedIo {
@@ -32,8 +32,8 @@ export function captureIo(options: { env?: Record<string, string>; terminal?: bo
       listeners.add(callback)
       return () => listeners.delete(callback)
     },
-    signal: () => {
-      for (const listener of [...listeners]) listener('SIGINT')
+    signal: (name = 'SIGINT') => {
+      for (const listener of [...listeners]) listener(name)
     },
   }
 }

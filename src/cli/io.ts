@@ -13,7 +13,7 @@ export interface CliIo {
   readonly columns: number
   readonly env: Readonly<Record<string, string | undefined>>
   /** Calls back at Ctrl-C or SIGTERM; returns how to stop listening. */
-  onSignal(callback: (signal: string) => void): () => void
+  onSignal(callback: (signal: NodeJS.Signals) => void): () => void
 }
 
 /** Under npm one Ctrl-C arrives twice, from the terminal and from npm: signals this close together are one. */
@@ -34,7 +34,7 @@ export function processIo(): CliIo {
     onSignal(callback) {
       const signals = ['SIGINT', 'SIGTERM'] as const
       let last = -Infinity
-      const once = (signal: string) => {
+      const once = (signal: NodeJS.Signals) => {
         const now = performance.now()
         if (now - last >= SAME_SIGNAL_MS) callback(signal)
         last = now

@@ -56,14 +56,17 @@ describe('serve', () => {
     expect(io.stderr).toContain('finishing 1 request, for up to 30 s')
   })
 
-  it('aborts them at the second signal', async () => {
+  it.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('aborts them at the second signal; after %s the exit code is %d', async (signal, exit) => {
     const { io, engine, code, url } = await start(30)
     const answer = complete(url, 200)
     await until(() => engine.state()[0]!.running === 1, 'it runs')
     io.signal()
-    io.signal()
+    io.signal(signal)
     expect((await answer).status).toBe(503)
-    expect(await code).toBe(130)
+    expect(await code).toBe(exit)
     expect(engine.closed).toBe(true)
   })
 
@@ -99,7 +102,10 @@ describe('serve', () => {
     expect(loaded).toBe(false)
   })
 
-  it('can be stopped while it loads', async () => {
+  it.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('can be stopped by %s while it loads, with exit code %d', async (signal, exit) => {
     const io = captureIo()
     let finish: (engine: EchoEngine) => void = () => {}
     const engine = new EchoEngine()
@@ -111,8 +117,8 @@ describe('serve', () => {
       })
     })
     await until(() => loading, 'it loads')
-    io.signal()
-    expect(await code).toBe(130)
+    io.signal(signal)
+    expect(await code).toBe(exit)
     finish(engine)
     await until(() => engine.closed, 'the late engine is closed')
   })

@@ -1,5 +1,6 @@
 // `switchyard serve DIR`: the OpenAI-compatible server. The socket is bound first, then the model is loaded, so a port in
 // use is found at once. Ctrl-C drains, a second one aborts; a dead engine ends the process with 1.
+import { constants } from 'node:os'
 import { Command } from 'commander'
 import { type EngineFlags, SERVER_FLAGS, type ServerFlags } from '../config/flags.js'
 import type { GenerationEngine } from '../engine/index.js'
@@ -54,7 +55,7 @@ export async function runServer(
     const first = await Promise.race([loading, signals.reached(1)])
     if (first === null) {
       void loading.then(late => late.close(0)).catch(() => {})
-      return 130
+      return signals.exitCode
     }
     engine = first
     server.attach(engine)
@@ -95,7 +96,7 @@ async function drain(
   if (aborted === null) {
     server.abort()
     await drained
-    return 130
+    return signals.exitCode
   }
   if (aborted > 0) io.err(`aborted ${aborted} that were not finished in time\n`)
   await engine.close(0)
@@ -105,14 +106,21 @@ async function drain(
 /** Counts signals. */
 class Signals {
   #count = 0
+  #last: NodeJS.Signals = 'SIGINT'
   #waiting: { readonly count: number; readonly resolve: (value: null) => void }[] = []
   readonly stop: () => void
 
   constructor(io: CliIo) {
-    this.stop = io.onSignal(() => {
+    this.stop = io.onSignal(signal => {
       this.#count++
+      this.#last = signal
       for (const { count, resolve } of this.#waiting) if (count <= this.#count) resolve(null)
     })
+  }
+
+  /** What shells report of a process that the last signal ended: 130 after Ctrl-C, 143 after SIGTERM. */
+  get exitCode(): number {
+    return 128 + constants.signals[this.#last]
   }
 
   /** Resolves when `count` signals have come. */
