@@ -2,6 +2,7 @@
 // The routed experts by these kernels: experts-fast.gpu.test.ts.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { bindGemv } from '../../src/device/cuda/ops/gemv.js'
+import { fastHeadLinear } from '../../src/device/cuda/ops/linear-fast.js'
 import { bf16Value, dot, expectWithin, Gpu, storeBound, sumBound, UNTOUCHED } from './gemm.suite.js'
 
 let gpu: Gpu
@@ -100,5 +101,43 @@ describe('rows of one matrix and of heads', () => {
     using graph = gpu.kernels.stream.capture(() => queue(captured, false))
     for (let i = 0; i < 20; i++) graph.launch()
     expect(gpu.read(new Uint16Array(n), captured.at(-1)!)).toEqual(want)
+  })
+})
+
+describe('a matrix a head', () => {
+  it.each([
+    [1, 16, 512, 128],
+    [4, 16, 128, 512],
+    [5, 16, 512, 128],
+    [40, 16, 128, 512],
+    [7, 3, 24, 72],
+  ])('%i rows, %i heads, %i outputs, %i inputs, apart from each other', (rows, heads, n, k) => {
+    const [xHead, outHead] = [k + 64, n + 16]
+    const x = gpu.bf16(9, rows, heads * xHead + 8)
+    const weight = gpu.matrix(10, n, k, heads)
+    const stride = heads * outHead + 8
+    const out = gpu.untouched(rows * stride)
+    const kernel = fastHeadLinear(gpu.kernels, {
+      out: { span: out, offset: 0, stride, dtype: 'bf16' },
+      outHeadStride: outHead,
+      x: { span: x.span, offset: 0, stride: x.stride, dtype: 'bf16' },
+      xHeadStride: xHead,
+      weight,
+    })
+    expect(kernel).toBeDefined()
+    kernel!(rows)
+    const got = gpu.read(new Uint16Array(rows * stride), gpu.address(out))
+    for (let r = 0; r < rows; r++)
+      for (let i = 0; i < stride; i++) {
+        const [head, c] = [Math.floor(i / outHead), i % outHead]
+        const bits = got[r * stride + i]!
+        if (head >= heads || c >= n) {
+          expect(bits).toBe(UNTOUCHED)
+          continue
+        }
+        const values = { ...x, values: x.values.subarray(head * xHead) }
+        const { sum, size } = dot(values, r, weight.values, (head * n + c) * k, k)
+        expectWithin(bf16Value(bits), sum, sumBound(size, k) + storeBound(sum), `row ${r}, head ${head}, column ${c}`)
+      }
   })
 })

@@ -47,7 +47,7 @@ const DATA_TYPE = { f32: 0, bf16: 14 } as const
 const ELEMENT_BYTES = { f32: 4, bf16: 2 } as const
 const DESC = { transA: 3 } as const
 const TRANSPOSE = 1
-const LAYOUT = { columns: 3 } as const
+const LAYOUT = { columns: 3, batchCount: 5, batchStride: 6 } as const
 const PREFERENCE = {
   workspaceBytes: 1,
   reductions: 3,
@@ -94,18 +94,31 @@ export class CublasLt implements CudaBlas {
   }
 
   bind(spec: MatmulSpec): (rows: number) => void {
-    const { n, k, x, weight, out, accumulate = false } = spec
+    const { n, k, x, weight, out, accumulate = false, batch } = spec
     const what = `${n} × ${k}, ${x.dtype} to ${out.dtype}`
     const { koffi } = this.#context.libraries
     const scratch = new PackedMemory(koffi, 8)
     const description = this.#get('cublasLtMatmulDescCreate', COMPUTE_F32, DATA_TYPE.f32)
     scratch.u32(0, TRANSPOSE)
     this.#checked('cublasLtMatmulDescSetAttribute', what, description, DESC.transA, scratch.address, 4)
-    const layout = (dtype: 'f32' | 'bf16', height: number, width: number, leading: number): number =>
-      this.#get('cublasLtMatrixLayoutCreate', DATA_TYPE[dtype], height, width, leading)
-    const a = layout(weight.dtype, k, n, weight.stride)
-    const b = layout(x.dtype, k, 1, x.stride)
-    const c = layout(out.dtype, n, 1, out.stride)
+    const layout = (
+      { dtype, stride }: MatmulSpec['x'],
+      height: number,
+      width: number,
+      operand: 'weight' | 'x' | 'out',
+    ): number => {
+      const made = this.#get('cublasLtMatrixLayoutCreate', DATA_TYPE[dtype], height, width, stride)
+      if (batch) {
+        scratch.u64(0, batch.count)
+        this.#checked('cublasLtMatrixLayoutSetAttribute', what, made, LAYOUT.batchCount, scratch.address, 4)
+        scratch.u64(0, batch[operand])
+        this.#checked('cublasLtMatrixLayoutSetAttribute', what, made, LAYOUT.batchStride, scratch.address, 8)
+      }
+      return made
+    }
+    const a = layout(weight, k, n, 'weight')
+    const b = layout(x, k, 1, 'x')
+    const c = layout(out, n, 1, 'out')
     const one = this.#scalars.address
     const beta = accumulate ? one : one + 4
     const handles = { description, a, b, c }
@@ -153,15 +166,18 @@ export class CublasLt implements CudaBlas {
 
   /** The best algorithm by the library's own estimate, for the sizes that the layouts say. */
   #algorithmFor(
-    { n, k, x, weight, out, accumulate = false }: MatmulSpec,
+    { n, k, x, weight, out, accumulate = false, batch }: MatmulSpec,
     bucket: number,
     layouts: { description: number; a: number; b: number; c: number },
     what: string,
   ): PackedMemory {
-    const alignment = (matrix: MatmulSpec['x']): number =>
-      alignmentOf(matrix.address, matrix.stride * ELEMENT_BYTES[matrix.dtype])
-    const alignments = [alignment(weight), alignment(x), alignment(out)]
-    const strides = [weight.stride, x.stride, out.stride]
+    const alignment = ({ address, stride, dtype }: MatmulSpec['x'], between = 0): number => {
+      const bytes = ELEMENT_BYTES[dtype]
+      return Math.min(alignmentOf(address, stride * bytes), alignmentOf(address, between * bytes))
+    }
+    const alignments = [alignment(weight, batch?.weight), alignment(x, batch?.x), alignment(out, batch?.out)]
+    const apart = batch ? [batch.count, batch.weight, batch.x, batch.out] : []
+    const strides = [weight.stride, x.stride, out.stride, ...apart]
     const key = [bucket, n, k, ...strides, x.dtype, weight.dtype, out.dtype, accumulate, ...alignments].join()
     const known = this.#algorithms.get(key)
     if (known !== undefined) return known

@@ -6,7 +6,7 @@ import { fastAttention } from './ops/attention.js'
 import { expertOps } from './ops/experts.js'
 import { fastExperts } from './ops/experts-fast.js'
 import { linearOps } from './ops/linear.js'
-import { fastLinear } from './ops/linear-fast.js'
+import { fastHeadLinear, fastLinear } from './ops/linear-fast.js'
 import { normOps } from './ops/norm.js'
 import { plainAttentionOps } from './ops/plain-attention.js'
 import { ropeOps } from './ops/rope.js'
@@ -36,6 +36,7 @@ export function cudaOps(d: CudaKernels): DeviceOps {
     name: `cuda sm_${d.properties.capability}`,
     attention: a => fastAttention(d, a) ?? plain.attention(a),
     linear: a => fastLinear(d, a) ?? plain.linear(a),
+    headLinear: a => fastHeadLinear(d, a) ?? plain.headLinear(a),
     experts: a => fastExperts(d, a) ?? plain.experts(a),
   }
   return Object.freeze(ops)

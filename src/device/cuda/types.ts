@@ -121,6 +121,8 @@ export interface MatmulSpec {
   readonly weight: CudaMatrix
   readonly out: CudaMatrix
   readonly accumulate?: boolean
+  /** `count` products of this size at once; elements from one's operands to the next one's. */
+  readonly batch?: { readonly count: number; readonly x: number; readonly weight: number; readonly out: number }
 }
 
 export interface CudaBlas {

@@ -58,3 +58,31 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
     add.launch([ceilDiv(n, BIAS_THREADS), ceilDiv(rows, BIAS_ROWS), 1], BIAS_THREADS)
   })
 }
+
+/** One matrix a head: few rows as above, more by one call of the library. @returns undefined as fastLinear does */
+export function fastHeadLinear(d: CudaKernels, a: Parameters<Ops['headLinear']>[0]): Kernel | undefined {
+  const { out, outHeadStride, x, xHeadStride, weight } = a
+  const { n, k, count, strideBytes } = weight
+  const o = field(d, out, (count - 1) * outHeadStride + n)
+  const i = field(d, x, (count - 1) * xHeadStride + k)
+  if (i.type !== 'bf16' || weight.kind !== 'bf16') return undefined
+  const strides = [[i, xHeadStride] as const, [o, outHeadStride] as const]
+  const aligned = strides.every(
+    ([f, between]) => f.address % 16 === 0 && (f.stride * f.bytes) % 16 === 0 && (between * f.bytes) % 16 === 0,
+  )
+  const spec = {
+    weight,
+    x: { address: i.address, stride: i.stride, headStride: xHeadStride },
+    out: { address: o.address, stride: o.stride, headStride: outHeadStride, dtype: o.type },
+  }
+  if (!aligned || refusesGemv(spec) !== undefined) return undefined
+  const gemv = bindGemv(d, spec)
+  const library = d.blas.bind({
+    ...{ n, k },
+    x: { address: i.address, dtype: 'bf16', stride: i.stride },
+    weight: { address: matrixAddress(d, weight), dtype: 'bf16', stride: k },
+    out: { address: o.address, dtype: o.type, stride: o.stride },
+    batch: { count, x: xHeadStride, weight: strideBytes / 2, out: outHeadStride },
+  })
+  return kernelOf([o, i], rows => (rows <= GEMV_ROWS ? gemv(rows) : library(rows)))
+}
