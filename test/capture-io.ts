@@ -10,7 +10,7 @@ export interface CapturedIo extends CliIo {
 export function captureIo(options: { env?: Record<string, string>; terminal?: boolean } = {}): CapturedIo {
   let stdout = ''
   let stderr = ''
-  const listeners = new Set<(signal: string) => void>()
+  const listeners = new Set<(signal: NodeJS.Signals) => void>()
   return {
     get stdout() {
       return stdout
