@@ -240,7 +240,8 @@ template <class In, class Out> DEVICE void sum_rows(const char *const *rows, con
   }
 }
 
-template <class Y, class Out>
+/// Y: the experts' rows, W: rows on their way, Out: what comes of them.
+template <class Y, class W, class Out>
 DEVICE void back_kernel(const Group *g, int parity, u32 phases, int kind, const Y *y, i64 y_stride, Out *out, i64 out_stride, int width,
                         const Sent &own) {
   BLOCK_SHARED(const char *, rows, 32);
@@ -248,7 +249,7 @@ DEVICE void back_kernel(const Group *g, int parity, u32 phases, int kind, const 
   BLOCK_SHARED(int, count, 1);
   const u32 epoch = *state(g, SLOT_EPOCH + parity);
   const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots, tid = threadIdx.x;
-  const int pieces = width / Vec<Y>::N, per_slot = kind == EVERY_CHOICE ? top_k : 1;
+  const int per_slot = kind == EVERY_CHOICE ? top_k : 1;
   if (phases & SEND) {
     const int *info = mine<int>(g, SLOT_INFO, parity), *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity);
     const float *slot_weights = mine<float>(g, SLOT_WEIGHTS, parity);
@@ -277,7 +278,8 @@ DEVICE void back_kernel(const Group *g, int parity, u32 phases, int kind, const 
       __syncthreads();
       if (count[0] > 0) {
         const int place = (kind == EVERY_CHOICE ? choice : me) * slots + token;
-        sum_rows<Y, Y>(rows, weights, count[0], reinterpret_cast<Y *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride), pieces, false);
+        sum_rows<Y, W>(rows, weights, count[0], reinterpret_cast<W *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride),
+                       width / Vec<Y>::N, false);
         __syncthreads();
         if (tid == 0) {
           fence_sys();
@@ -320,7 +322,7 @@ DEVICE void back_kernel(const Group *g, int parity, u32 phases, int kind, const 
         if (tid == 0) count[0] = __popc(mask);
       }
       __syncthreads();
-      sum_rows<Y, Out>(rows, weights, count[0], out + t * out_stride, pieces, true);
+      sum_rows<W, Out>(rows, weights, count[0], out + t * out_stride, width / Vec<W>::N, true);
       __syncthreads();
     }
   }
@@ -329,13 +331,14 @@ DEVICE void back_kernel(const Group *g, int parity, u32 phases, int kind, const 
 } // namespace
 
 /// y and out in elements between rows; ids and weights as they were sent (for `kind` 2).
-#define BACK_KERNEL(NAME, Y, OUT)                                                                                                 \
+#define BACK_KERNEL(NAME, Y, W, OUT)                                                                                                 \
   extern "C" __global__ void __launch_bounds__(1024)                                                                              \
   NAME(const Group *__restrict__ g, int parity, int phases, int kind, const Y *y, i64 y_stride, OUT *out, i64 out_stride,         \
        int width, const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) {                         \
-    back_kernel<Y, OUT>(g, parity, phases, kind, y, y_stride, out, out_stride, width,                                             \
+    back_kernel<Y, W, OUT>(g, parity, phases, kind, y, y_stride, out, out_stride, width,                                             \
                         Sent{ids, ids_stride, weights, weights_stride, tokens});                                                  \
   }
-BACK_KERNEL(ep_back_bf16_bf16, bf16, bf16)
-BACK_KERNEL(ep_back_bf16_f32, bf16, float)
-BACK_KERNEL(ep_back_f32_f32, float, float)
+BACK_KERNEL(ep_back_bf16_bf16_bf16, bf16, bf16, bf16)
+BACK_KERNEL(ep_back_bf16_bf16_f32, bf16, bf16, float)
+BACK_KERNEL(ep_back_f32_bf16_f32, float, bf16, float)
+BACK_KERNEL(ep_back_f32_f32_f32, float, float, float)

@@ -42,4 +42,12 @@ DEVICE u32 pack_e4m3(float lo, float hi) {
   return y;
 }
 
+DEVICE float unpack_e4m3(u8 code) {
+  float y;
+  asm("{\n .reg .b32 pair;\n .reg .f16 lo, hi;\n cvt.rn.f16x2.e4m3x2 pair, %1;\n mov.b32 {lo, hi}, pair;\n cvt.f32.f16 %0, lo;\n}"
+      : "=f"(y)
+      : "h"((u16)code));
+  return y;
+}
+
 } // namespace ep

@@ -302,7 +302,7 @@ void low_latency(Node &n, std::mt19937 &random, int parity, bool origin) {
       const int tokens = c.tokens[m];
       const bf16 *rows = y[m].data();
       machine::launch(machine, blocks, threads, 0, [&r, parity, phases, origin, rows, hidden, K, tokens] {
-        ep_back_bf16_bf16(&r.group, parity, phases, origin ? 2 : 0, rows, hidden, r.out.data(), hidden, hidden, r.ids.data(), K, r.weights.data(), K, tokens);
+        ep_back_bf16_bf16_bf16(&r.group, parity, phases, origin ? 2 : 0, rows, hidden, r.out.data(), hidden, hidden, r.ids.data(), K, r.weights.data(), K, tokens);
       });
     });
   for (int m = 0; m < c.size; m++) {

@@ -7,11 +7,29 @@ import type { StreamKernels } from '../../device/cuda/kernels.js'
 import { u8View } from '../../device/memory.js'
 import { type ExpertBufferConfig, totalExperts, wireOf } from '../expert-buffer-config.js'
 import { meaningfulBytes } from '../wire/codec.js'
-import type { WireDtype } from '../wire/format.js'
+import type { WireDtype, WireFormat } from '../wire/format.js'
 import { type Area, groupRecord, layOutRegion, memberTable, type Region, STATE } from './region.js'
 
 const NORMAL = 'ep_normal_sm90.cu'
 const LOW_LATENCY = 'ep_low_latency_sm90.cu'
+const ROWS = 'ep_rows_sm90.cu'
+
+/** All that a rank may launch. Loaded at start: the driver may wait for running kernels when it loads, and they for peers. */
+const KERNELS: Readonly<Record<string, readonly string[]>> = {
+  [NORMAL]: [
+    ...['ep_notify', 'ep_dispatch_copy', 'ep_dispatch_fp8_bf16', 'ep_dispatch_fp8_f32', 'ep_dispatch_expand'],
+    ...['ep_reduce_bf16_bf16', 'ep_reduce_f32_f32', 'ep_combine_bf16_bf16', 'ep_combine_bf16_f32'],
+    ...['ep_combine_f32_f32', 'ep_combine_local_bf16_bf16', 'ep_meet', 'ep_barrier', 'ep_copy'],
+  ],
+  [LOW_LATENCY]: [
+    ...['ep_slots_copy', 'ep_slots_fp8_bf16', 'ep_slots_fp8_f32', 'ep_back_bf16_bf16_bf16'],
+    ...['ep_back_bf16_bf16_f32', 'ep_back_f32_bf16_f32', 'ep_back_f32_f32_f32'],
+  ],
+  [ROWS]: [
+    ...['f32', 'bf16'].flatMap(from => ['f32', 'bf16', 'fp8'].map(to => `ep_encode_${from}_${to}`)),
+    ...['f32', 'bf16', 'fp8'].map(wire => `ep_decode_${wire}`),
+  ],
+}
 
 /** Rows in device memory: address, and distance between rows in elements of `dtype` ('bytes': in bytes). */
 export interface DeviceRows {
@@ -98,6 +116,8 @@ export class PeerRank {
     this.sms = sms ?? kernels.properties.sms
     this.#timeoutMs = timeoutMs
     this.#active = config.expertsOfMember.map(() => true)
+    context.makeCurrent()
+    for (const [file, names] of Object.entries(KERNELS)) for (const name of names) kernels.kernel(file, name)
     this.base = context.allocate(this.region.bytes, 'exchange region of expert parallelism')
     this.#group = context.allocate(2048, 'record of an expert-parallel group')
     const span = new PinnedLender(4096).lend(64, 'fault record')
@@ -276,7 +296,7 @@ export class PeerRank {
     parity: number,
     phases: number,
     kind: 0 | 1 | 2,
-    y: DeviceRows,
+    y: DeviceRows & { readonly dtype?: 'bf16' | 'f32' },
     routing: DeviceRouting,
     out: DeviceRows & { readonly dtype: 'bf16' | 'f32' },
     { sms = this.sms } = {},
@@ -284,7 +304,7 @@ export class PeerRank {
     const wire = this.config.lowLatency!.combineWire
     const { hidden } = this.config
     const args = this.kernels
-      .kernel(LOW_LATENCY, `ep_back_${wire}_${out.dtype}`)
+      .kernel(LOW_LATENCY, `ep_back_${y.dtype ?? 'bf16'}_${wire}_${out.dtype}`)
       .bind(
         ['u64', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'i32', ...CHOICES],
         [
@@ -293,6 +313,36 @@ export class PeerRank {
         ],
       )
     return () => args.launch([sms, 1, 1], threadsFor(hidden / (wire === 'f32' ? 4 : 8)))
+  }
+
+  /** Plain rows to wire rows. */
+  encode(
+    from: DeviceRows & { readonly dtype: 'bf16' | 'f32' },
+    to: { readonly address: number; readonly format: WireFormat },
+    rows: number,
+  ): void {
+    if (rows === 0) return
+    const { format } = to
+    this.kernels
+      .kernel(ROWS, `ep_encode_${from.dtype}_${format.dtype}`)
+      .bind(
+        ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'],
+        [from.address, from.stride, to.address, format.rowBytes, rows, format.hidden, format.roundScales ? 1 : 0],
+      )
+      .launch([Math.min(this.sms, Math.ceil(rows / 8)), 1, 1], 256)
+  }
+
+  /** Wire rows to plain f32 rows. */
+  decode(from: { readonly address: number; readonly format: WireFormat }, to: DeviceRows, rows: number): void {
+    if (rows === 0) return
+    const { format } = from
+    this.kernels
+      .kernel(ROWS, `ep_decode_${format.dtype}`)
+      .bind(
+        ['u64', 'u64', 'u64', 'u64', 'i32', 'i32'],
+        [from.address, format.rowBytes, to.address, to.stride, rows, format.hidden],
+      )
+      .launch([Math.min(this.sms, Math.ceil(rows / 8)), 1, 1], 256)
   }
 
   /** Gives a result up; all members do. */
