@@ -2,9 +2,9 @@
 // dump carries; written as JSON with exactly that one key, which SGLang's --init-expert-location takes unchanged (it
 // passes the dict on as keyword arguments, so any other key is an error there), or as .pt.
 
-import { existsSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { reason } from '../torch/byte-source.js'
 import { saveTorchFile } from '../torch/index.js'
+import { writeAll, writeWholeFile } from '../whole-file.js'
 import { type FlatArray, flatArray } from './arrays.js'
 import { ExpertLoadError } from './errors.js'
 import { describeValue, openFile, parseJson } from './read-file.js'
@@ -96,14 +96,12 @@ export function writePlacement(
   } else writeWhole(path, placementJson(map))
 }
 
-/** Writes beside the target and renames. @throws ExpertLoadError SY_LOAD_UNREADABLE */
+/** @throws ExpertLoadError SY_LOAD_UNREADABLE */
 export function writeWhole(path: string, content: string | Uint8Array): void {
-  const temporary = `${path}.${process.pid}.part`
   try {
-    writeFileSync(temporary, content)
-    renameSync(temporary, path)
+    const bytes = typeof content === 'string' ? new TextEncoder().encode(content) : content
+    writeWholeFile(path, descriptor => writeAll(descriptor, bytes))
   } catch (error) {
-    if (existsSync(temporary)) rmSync(temporary)
     const missing = (error as NodeJS.ErrnoException).code === 'ENOENT'
     const why = missing ? 'there is no such folder' : reason(error)
     throw new ExpertLoadError('SY_LOAD_UNREADABLE', { file: path, why })

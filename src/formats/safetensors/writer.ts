@@ -1,7 +1,7 @@
 // Writes a safetensors file: `logits --out` and the tests' checkpoints. Tensors are laid out widest type first, then by name,
 // behind a header padded to 8 bytes, so that every tensor is aligned to its element size, as the safetensors library does.
-import { closeSync, openSync, writeSync } from 'node:fs'
 import { Unreachable } from '../../config/errors.js'
+import { writeAll, writeWholeFile } from '../whole-file.js'
 import { CheckpointError } from './checkpoint-errors.js'
 import { DTYPE_BYTES, elementCount } from './dtypes.js'
 
@@ -40,30 +40,22 @@ function layOut(
   return { header, order: names.map(name => tensors.get(name)!) }
 }
 
-/** Writes `tensors` to `path`, replacing what is there. @throws CheckpointError when the disk refuses. */
+/** Writes `tensors` to `path`, replacing what is there when all is written. @throws CheckpointError when the disk refuses. */
 export function writeSafetensors(
   path: string,
   tensors: ReadonlyMap<string, TensorToWrite>,
   metadata: Readonly<Record<string, string>> = {},
 ): void {
   const { header, order } = layOut(tensors, metadata)
-  let descriptor: number | null = null
   try {
-    descriptor = openSync(path, 'w')
-    writeAll(descriptor, header)
-    for (const { data } of order) writeAll(descriptor, new Uint8Array(data.buffer, data.byteOffset, data.byteLength))
+    writeWholeFile(path, descriptor => {
+      writeAll(descriptor, header)
+      for (const { data } of order) writeAll(descriptor, new Uint8Array(data.buffer, data.byteOffset, data.byteLength))
+    })
   } catch (error) {
     throw new CheckpointError('SY_CHECKPOINT_WRITE', {
       file: path,
       found: (error as NodeJS.ErrnoException).code ?? (error as Error).message,
     })
-  } finally {
-    if (descriptor !== null) closeSync(descriptor)
   }
-}
-
-function writeAll(descriptor: number, bytes: Uint8Array): void {
-  let written = 0
-  while (written < bytes.length)
-    written += writeSync(descriptor, bytes, written, Math.min(bytes.length - written, 1 << 30))
 }

@@ -1,8 +1,8 @@
 // Writes `.pt` files that torch.load reads: the same zip members, in the same order and with the same padding, that
 // PyTorch 2.11 writes (stored members, data aligned to 64 bytes, data descriptors, zip64 end record).
 
-import { writeFileSync } from 'node:fs'
 import { crc32 } from 'node:zlib'
+import { writeAll, writeWholeFile } from '../whole-file.js'
 import { reason } from './byte-source.js'
 import { TorchFileError } from './errors.js'
 import { pickleValue, type Saveable, tensorBytes } from './pickle-writer.js'
@@ -39,11 +39,12 @@ export function torchFileBytes(value: Saveable, stem = 'archive'): Uint8Array {
   return zip.finish()
 }
 
-/** Writes `value` to `path`. @throws TorchFileError SY_TORCH_UNREADABLE when the path cannot be written */
+/** Writes `value` to `path`, whole or not at all. @throws TorchFileError SY_TORCH_UNREADABLE when the path cannot be written */
 export function saveTorchFile(path: string, value: Saveable): void {
   const base = path.replaceAll('\\', '/').split('/').at(-1) ?? ''
   try {
-    writeFileSync(path, torchFileBytes(value, base.replace(/\.[^.]*$/, '') || 'archive'))
+    const bytes = torchFileBytes(value, base.replace(/\.[^.]*$/, '') || 'archive')
+    writeWholeFile(path, descriptor => writeAll(descriptor, bytes))
   } catch (error) {
     throw new TorchFileError('SY_TORCH_UNREADABLE', { file: path, why: reason(error) })
   }
