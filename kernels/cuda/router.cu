@@ -155,6 +155,8 @@ DEVICE void route(int *ids, float *weights, const float *logits, const float *bi
     weight /= warp_sum(weight);
   }
   if (normalize) weight /= warp_sum(slot ? weight : 0.f) + (scoring == SIGMOID ? 1e-20f : 0.f);
+  // Drawn experts weigh alike: what a router thinks of them means nothing.
+  if (fakeSalt >= 0) weight = 1.f / (float)topK;
   if (slot) ids[lane] = chosen, weights[lane] = weight * scale;
 }
 

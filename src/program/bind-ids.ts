@@ -1,6 +1,6 @@
 // Operations on expert ids: padding, replica choice, and the map from physical experts to what this rank holds.
 // Which replica serves a token depends on layer, expert, request and position only, never on the batch or the rank.
-import { i32View, type MemorySpan } from '../device/memory.js'
+import { f32View, i32View, type MemorySpan } from '../device/memory.js'
 import type { Kernel, Operand, RouterSpec } from '../device/ops.js'
 import { drawExperts } from '../runtime/fake-routing.js'
 import { replicaOf } from '../runtime/replica-hash.js'
@@ -63,21 +63,24 @@ export function bindIdOperation(
   }
 }
 
-/** A router whose choice is replaced by experts drawn evenly. */
+/** A router whose choice is replaced by experts drawn evenly, which weigh alike. `salt`: which router of the program it is. */
 export function bindFakeRouting(
   router: Kernel,
   ids: Operand,
+  weights: Operand,
   positions: Operand,
-  layer: number,
-  { experts, topK }: RouterSpec,
+  salt: number,
+  { experts, topK, scale }: RouterSpec,
 ): Kernel {
-  const [to, at] = [i32View(ids.span), i32View(positions.span)]
+  const [to, at, shares] = [i32View(ids.span), i32View(positions.span), f32View(weights.span)]
   return rows => {
     router(rows)
     for (let r = 0; r < rows; r++) {
       const start = ids.offset + r * ids.stride
       const position = at[positions.offset + r * positions.stride]!
-      drawExperts(layer, r, position, experts, to.subarray(start, start + topK))
+      drawExperts(salt, r, position, experts, to.subarray(start, start + topK))
+      const from = weights.offset + r * weights.stride
+      shares.fill(scale / topK, from, from + topK)
     }
   }
 }

@@ -103,6 +103,13 @@ class Resolver {
     return this.#binding.ops
   }
 
+  #routers = 0
+
+  /** Routers in the order in which they are bound, from 0. */
+  nextRouter(): number {
+    return this.#routers++
+  }
+
   get fakeRouting(): boolean {
     return this.#binding.fakeRouting ?? false
   }
@@ -249,7 +256,8 @@ function bindOperation(op: Operation, r: Resolver, tag: CollectiveTag): Bound {
         ...optionalVector(r, 'bias', bias),
       })
       if (!r.fakeRouting) return kernel
-      return bindFakeRouting(kernel, r.at(ids), r.at({ buffer: 'positions', column: 0, width: 1 }), op.layer, spec)
+      const positions = r.at({ buffer: 'positions', column: 0, width: 1 })
+      return bindFakeRouting(kernel, r.at(ids), r.at(weights), positions, r.nextRouter(), spec)
     }
     case 'gated_activation':
       return ops.gatedActivation({ ...op.args, out: r.at(op.args.out), x: r.at(op.args.x) })
