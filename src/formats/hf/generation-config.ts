@@ -1,7 +1,7 @@
 // generation_config.json: when to stop and how the makers of the model sample. A missing file means no opinion.
 // Only these fields count here; the rest describe searches that a server does not offer, so they are read over.
 import { join } from 'node:path'
-import { readJsonObject } from '../json-file.js'
+import { describeJson, readJsonObject } from '../json-file.js'
 import { ConfigReader } from './config-reader.js'
 import { ModelConfigError } from './model-config-errors.js'
 
@@ -27,15 +27,27 @@ export const NO_GENERATION_DEFAULTS: GenerationDefaults = {
   minP: null,
 }
 
+/** --json-model-override-args does not reach this file, so refusals have a remedy of their own. */
+class GenerationReader extends ConfigReader {
+  override refuse(field: string, expected: string, found: unknown): never {
+    throw new ModelConfigError('SY_MODEL_GENERATION_FIELD', {
+      file: this.file,
+      field,
+      expected,
+      found: describeJson(found),
+    })
+  }
+}
+
 /** @throws ModelConfigError when the file is there and broken */
 export function readGenerationConfig(dir: string): GenerationDefaults {
   const file = join(dir, 'generation_config.json')
   const json = readJsonObject(file, 16 * 1024 * 1024)
   if (!json.ok) {
     if (json.missing) return NO_GENERATION_DEFAULTS
-    throw new ModelConfigError('SY_MODEL_CONFIG_UNREADABLE', { file, found: json.found })
+    throw new ModelConfigError('SY_MODEL_GENERATION_UNREADABLE', { file, found: json.found })
   }
-  const reader = new ConfigReader(file, json.value)
+  const reader = new GenerationReader(file, json.value)
   return {
     eosTokenIds: reader.tokenIds('eos_token_id'),
     bosTokenId: reader.tokenIds('bos_token_id')[0] ?? null,

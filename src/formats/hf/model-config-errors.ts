@@ -22,6 +22,16 @@ export class ModelConfigError extends errorArea('ModelConfig', {
     message: '{file}: {field}: expected {expected}, found {found}',
     remedy: 'correct the field in the file, or for one run with {override}',
   },
+  SY_MODEL_GENERATION_UNREADABLE: {
+    status: 400,
+    message: '{file}: expected a JSON object, found {found}',
+    remedy: 'download the file again, or delete it: it only holds defaults of sampling and more ids that end a text',
+  },
+  SY_MODEL_GENERATION_FIELD: {
+    status: 400,
+    message: '{file}: {field}: expected {expected}, found {found}',
+    remedy: 'correct the field, or delete it: the file only holds defaults of sampling and more ids that end a text',
+  },
   SY_MODEL_CONFIG_UNSUPPORTED: {
     status: 400,
     message: '{file}: {field} = {found} is not supported: {reason}',

@@ -1,5 +1,7 @@
 // config.json to ModelSpec: all fixtures and the demo, old and new spelling, every field honoured or refused by name.
-import { readFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { GqaSpec, MlaSpec, ModelSpec, MoeFfnSpec } from '../model-spec.js'
@@ -208,6 +210,30 @@ describe('spellings', () => {
       1, 2, 7,
     ])
     expect(readGenerationConfig(FIXTURES)).toEqual(NO_GENERATION_DEFAULTS)
+  })
+
+  it.each([
+    [
+      '{"temperature": "warm"}',
+      'SY_MODEL_GENERATION_FIELD',
+      'temperature: expected a number from 0 to 1000, found "warm"',
+    ],
+    ['{"eos_token_id": ["</s>"]}', 'SY_MODEL_GENERATION_FIELD', 'eos_token_id'],
+    ['{"top_p": 0.9', 'SY_MODEL_GENERATION_UNREADABLE', 'expected a JSON object'],
+  ])('a generation_config.json of %s is refused with what helps there', (text, code, problem) => {
+    const dir = mkdtempSync(join(tmpdir(), 'switchyard-generation-'))
+    try {
+      writeFileSync(join(dir, 'generation_config.json'), text)
+      const { message, remedy, ...error } = refusal(() => readGenerationConfig(dir))
+      expect(error.code).toBe(code)
+      expect(message).toContain('generation_config.json')
+      expect(message).toContain(problem)
+      // Overrides reach config.json only.
+      expect(remedy).not.toContain('--json-model-override-args')
+      expect(remedy).toContain('delete it')
+    } finally {
+      rmSync(dir, { recursive: true, force: true })
+    }
   })
 })
 
