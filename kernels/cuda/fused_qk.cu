@@ -30,14 +30,13 @@ DEVICE float rotated(const float *v, const float *cosSin, int c, int width, int 
   return rotatedBy(v, cosSin[i], cosSin[half + i], c, width, interleaved);
 }
 
-// grid: ceil(rows * (heads + 2 * kvHeads) / 8), 256 threads. headWidth a multiple of V and at most 512.
-template <class T, int V>
+// grid: ceil(rows * (heads + 2 * kvHeads) / 8), 256 threads. headWidth a multiple of V, at most 32 * V * KEPT and 512.
+template <class T, int V, int KEPT>
 DEVICE void qkNormRopeStore(T *x, T *kv, const int *slots, const int *positions, const float *cosSin, const float *qWeight,
                             const float *kWeight, int *faults, int rows, int heads, int kvHeads, int headWidth,
                             int ropeWidth, int interleaved, float eps, int capacity, int tablePositions,
                             long long xStride, long long kvStride, long long slotStride, long long positionStride) {
   __shared__ float4 lines[WARPS][WIDEST_HEAD / 4];
-  constexpr int KEPT = WIDEST_HEAD / (32 * V);
   allow_dependents();
   const int all = heads + 2 * kvHeads, lane = threadIdx.x & 31;
   const long long piece = (long long)blockIdx.x * WARPS + (threadIdx.x >> 5);
@@ -152,16 +151,18 @@ DEVICE void latentNormRopeStore(const T *x, T *kv, const int *slots, const int *
 
 } // namespace
 
-#define FUSED(NAME, T, V)                                                                                              \
-  extern "C" __global__ void qk_norm_rope_store_##NAME##_##V(                                                          \
+#define HEADS(NAME, T, V, KEPT)                                                                                        \
+  extern "C" __global__ void qk_norm_rope_store_##NAME(                                                                \
       T *x, T *kv, const int *slots, const int *positions, const float *cosSin, const float *qWeight,                  \
       const float *kWeight, int *faults, int rows, int heads, int kvHeads, int headWidth, int ropeWidth,               \
       int interleaved, float eps, int capacity, int tablePositions, long long xStride, long long kvStride,             \
       long long slotStride, long long positionStride) {                                                                \
-    qkNormRopeStore<T, V>(x, kv, slots, positions, cosSin, qWeight, kWeight, faults, rows, heads, kvHeads, headWidth,  \
+    qkNormRopeStore<T, V, KEPT>(x, kv, slots, positions, cosSin, qWeight, kWeight, faults, rows, heads, kvHeads, headWidth,  \
                           ropeWidth, interleaved, eps, capacity, tablePositions, xStride, kvStride, slotStride,        \
                           positionStride);                                                                             \
-  }                                                                                                                    \
+  }
+
+#define LATENT(NAME, T, V)                                                                                             \
   extern "C" __global__ void latent_norm_rope_store_##NAME##_##V(                                                      \
       const T *x, T *kv, const int *slots, const int *positions, const float *cosSin, const float *weight,             \
       int *faults, int rows, int latent, int ropeWidth, int interleaved, float eps, int capacity,                      \
@@ -169,7 +170,14 @@ DEVICE void latentNormRopeStore(const T *x, T *kv, const int *slots, const int *
     latentNormRopeStore<T, V>(x, kv, slots, positions, cosSin, weight, faults, latent, ropeWidth, interleaved, eps,    \
                               capacity, tablePositions, xStride, kvStride, slotStride, positionStride);                \
   }
-FUSED(f32, float, 1)
-FUSED(f32, float, 4)
-FUSED(bf16, bf16, 1)
-FUSED(bf16, bf16, 4)
+// Heads by single elements, up to 128 by vectors, and wider ones by vectors.
+HEADS(f32_1, float, 1, 16)
+HEADS(f32_4, float, 4, 1)
+HEADS(f32_4_wide, float, 4, 4)
+HEADS(bf16_1, bf16, 1, 16)
+HEADS(bf16_4, bf16, 4, 1)
+HEADS(bf16_4_wide, bf16, 4, 4)
+LATENT(f32, float, 1)
+LATENT(f32, float, 4)
+LATENT(bf16, bf16, 1)
+LATENT(bf16, bf16, 4)

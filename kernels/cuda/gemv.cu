@@ -49,7 +49,7 @@ struct Pair {
   /// This lane's part of the products with R rows of x.
   template <int R> DEVICE void finish(float (&sum)[2][R], const bf16 *const (&x)[R]) {
     // Chunks of x in registers at a time.
-    constexpr int GROUP = R <= 2 ? AHEAD : 2;
+    constexpr int GROUP = R == 1 ? AHEAD : R == 2 ? 2 : 1;
     for (int at = from + lane_id() * 8; at < to; at += AHEAD * CHUNK) {
 #pragma unroll
       for (int g = 0; g < AHEAD; g += GROUP) {
@@ -140,10 +140,10 @@ DEVICE int expert_of(const int *ids, int experts) {
 
 DENSE(1, bf16, bf16, 7)
 DENSE(1, f32, float, 7)
-DENSE(2, bf16, bf16, 5)
-DENSE(2, f32, float, 5)
-DENSE(4, bf16, bf16, 3)
-DENSE(4, f32, float, 3)
+DENSE(2, bf16, bf16, 6)
+DENSE(2, f32, float, 6)
+DENSE(4, bf16, bf16, 5)
+DENSE(4, f32, float, 5)
 
 // grid (ceil(n / (WARPS / split)), slots), 128 threads. inner bf16 [slots, n].
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 7)

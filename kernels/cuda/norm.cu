@@ -4,7 +4,7 @@
 // Rules: out = x / sqrt(mean(x^2) + eps) * weight for each group; with a residual: residual += x, out = its norm.
 // Algorithm: a block a row (or a warp a group, where a row has many of a head's width), one pass: each thread keeps its
 // elements in registers between the sum and the product; what exceeds the registers is read again. 16-byte accesses where
-// addresses allow (V = 8 or 4 elements). Weights are read before the kernel waits for the one before it. The shape of the sum depends on the width alone, so a row's bits do not depend on
+// addresses allow (V = 8 or 4 elements). A thread's first weights are read before the kernel waits for the one before it. The shape of the sum depends on the width alone, so a row's bits do not depend on
 // other rows. out may be x.
 // Versions and times: block a row, 16-byte accesses: not measured yet.
 #include "elements.cuh"
@@ -30,21 +30,21 @@ template <bool WARP> DEVICE float total(float x, float *parts) {
   return sum;
 }
 
-// This thread's weights, which nothing before the kernel writes.
-template <int V> DEVICE void ask(Kept<V> &w, const float *weight, int width, int lane, int lanes) {
+// Weights of this thread's vector i; the first ones were asked for before.
+template <int V> DEVICE void weigh(float (&v)[V], int i, const float (&first)[V], const float *weight, int c, float inverse) {
+  float w[V];
+  if (i > 0) load<V>(weight + c, w);
 #pragma unroll
-  for (int i = 0; i < KEPT; i++) {
-    const int c = (i * lanes + lane) * V;
-    if (c < width) load<V>(weight + c, w.v[i]);
-  }
+  for (int j = 0; j < V; j++) v[j] = (i > 0 ? w[j] : first[j]) * (v[j] * inverse);
 }
 
 // One group of one row by `lanes` threads, of which this is `lane`.
 template <class X, class O, int V, bool WARP>
 DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, int lane, int lanes,
                                      float *parts) {
-  Kept<V> k, weights;
-  ask(weights, weight, width, lane, lanes);
+  Kept<V> k;
+  float first[V];
+  if (lane * V < width) load<V>(weight + lane * V, first);
   wait_for_predecessors();
   float squares = 0.f;
 #pragma unroll
@@ -67,8 +67,7 @@ DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, 
   for (int i = 0; i < KEPT; i++) {
     int c = (i * lanes + lane) * V;
     if (c < width) {
-#pragma unroll
-      for (int j = 0; j < V; j++) k.v[i][j] = weights.v[i][j] * (k.v[i][j] * inverse);
+      weigh<V>(k.v[i], i, first, weight, c, inverse);
       store<V>(out + c, k.v[i]);
     }
   }
@@ -116,9 +115,10 @@ DEVICE void addNorm(O *out, float *residual, const X *x, const float *weight, in
   residual += row * residualStride;
   x += row * xStride;
   const int lane = threadIdx.x, lanes = blockDim.x;
-  Kept<V> k, weights;
+  Kept<V> k;
+  float first[V];
   allow_dependents();
-  ask(weights, weight, width, lane, lanes);
+  if (lane * V < width) load<V>(weight + lane * V, first);
   wait_for_predecessors();
   float squares = 0.f;
 #pragma unroll
@@ -152,8 +152,7 @@ DEVICE void addNorm(O *out, float *residual, const X *x, const float *weight, in
   for (int i = 0; i < KEPT; i++) {
     int c = (i * lanes + lane) * V;
     if (c < width) {
-#pragma unroll
-      for (int j = 0; j < V; j++) k.v[i][j] = weights.v[i][j] * (k.v[i][j] * inverse);
+      weigh<V>(k.v[i], i, first, weight, c, inverse);
       store<V>(out + c, k.v[i]);
     }
   }

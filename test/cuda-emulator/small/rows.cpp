@@ -176,7 +176,7 @@ int main() {
     toCache<bf16>("heads of 64, no norms, interleaved", qk_norm_rope_store_bf16_4, 4, 4, 64, 64, 1, false);
     toCache<float>("half of a head rotated", qk_norm_rope_store_f32_4, 3, 1, 40, 16, 1, true);
     toCache<float>("odd heads", qk_norm_rope_store_f32_1, 2, 2, 19, 6, 0, true);
-    toCache<bf16>("heads of 256", qk_norm_rope_store_bf16_4, 2, 1, 256, 128, 0, false);
+    toCache<bf16>("heads of 256", qk_norm_rope_store_bf16_4_wide, 2, 1, 256, 128, 0, false);
     latentToCache<bf16>("latent of 512", latent_norm_rope_store_bf16_4, 512, 64, 1, 128);
     latentToCache<float>("odd latent", latent_norm_rope_store_f32_1, 37, 10, 0, 64);
   }

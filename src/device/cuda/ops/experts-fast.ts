@@ -12,7 +12,7 @@ import { bindSkinny, refusesSkinny } from './skinny.js'
 type ExpertsSpec = Parameters<Ops['experts']>[0]
 
 /** Up to this many slots (rows · topK) every slot reads its expert's matrices by itself. */
-const GEMV_SLOTS = 32
+const GEMV_SLOTS = 64
 /** Up to this many slots (rows · topK) weights are streamed; beyond, tiles of 128 rows pay (H200, docs/performance-cuda.md). */
 const STREAMED_SLOTS = 16
 const PIECE = 1024

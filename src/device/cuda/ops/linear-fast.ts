@@ -10,8 +10,9 @@ import { bindSkinny, refusesSkinny, type SkinnySpec } from './skinny.js'
 /** Where streaming is faster than the library's tiles: few rows of small matrices (H200, docs/performance-cuda.md). */
 const STREAMED_ROWS = 8
 const STREAMED_ELEMENTS = 1 << 20
-/** The library reads larger matrices as fast as the memory gives, whatever else it does. */
+/** Of larger matrices only so many rows: there the library reads as fast as the memory gives, and multiplies with less work. */
 const GEMV_ELEMENTS = 1 << 26
+const GEMV_ROWS_OF_LARGE = 2
 const BIAS_ROWS = 32
 const BIAS_THREADS = 256
 
@@ -47,10 +48,10 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
   }
   const streams = n * k <= STREAMED_ELEMENTS && d.properties.capability >= 90 && refusesSkinny(spec) === undefined
   const streamed = streams ? bindSkinny(d, spec, STREAMED_ROWS) : undefined
-  const single = n * k <= GEMV_ELEMENTS && refusesGemv(spec) === undefined
-  const gemv = single ? bindGemv(d, spec) : undefined
+  const gemv = refusesGemv(spec) === undefined ? bindGemv(d, spec) : undefined
+  const gemvRows = n * k <= GEMV_ELEMENTS ? GEMV_ROWS : GEMV_ROWS_OF_LARGE
   return kernelOf([o, i], rows => {
-    if (gemv && rows <= GEMV_ROWS) return gemv(rows)
+    if (gemv && rows <= gemvRows) return gemv(rows)
     if (streamed && rows <= STREAMED_ROWS) return streamed(rows)
     library(rows)
     if (!add) return

@@ -52,7 +52,7 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
     const [q, k] = [vectorAddress(d, norms?.q, headWidth), vectorAddress(d, norms?.k, headWidth)]
     const v = vectorWidth([4, 1], headWidth, [i, cache, parameterField(q), parameterField(k)])
     const args = d
-      .kernel('fused_qk.cu', `qk_norm_rope_store_${i.type}_${v}`)
+      .kernel('fused_qk.cu', `qk_norm_rope_store_${i.type}_${v}${v === 4 && headWidth > 128 ? '_wide' : ''}`)
       .bind(
         [
           ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64'] as const),
