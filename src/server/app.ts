@@ -3,6 +3,7 @@
 import { randomUUID } from 'node:crypto'
 import { RESPONSE_ALREADY_SENT } from '@hono/node-server/utils/response'
 import { type Context, Hono } from 'hono'
+import type { SwitchyardError } from '../config/errors.js'
 import type { ServerFlags } from '../config/flags.js'
 import { keyCheck } from './auth.js'
 import { readJsonObject } from './body.js'
@@ -194,9 +195,10 @@ const QUIET: ReadonlySet<string> = new Set(['/health', '/metrics'])
 
 const headerSafe = (name: string): string => name.slice(0, 60).replace(/[^\w.-]/g, '?')
 
-function errorHeaders(error: { status: number; fields: Readonly<Record<string, unknown>> }): Record<string, string> {
-  if (error.status === 405) return { allow: String(error.fields['allow'] ?? '') }
-  if (error.status === 503) return { 'retry-after': '5' }
-  if (error.status === 401) return { 'www-authenticate': 'Bearer' }
+function errorHeaders({ status, code, fields }: SwitchyardError): Record<string, string> {
+  if (code === 'SY_HTTP_CONTENT_ENCODING') return { 'accept-encoding': 'identity' }
+  if (status === 405) return { allow: String(fields['allow'] ?? '') }
+  if (status === 503) return { 'retry-after': '5' }
+  if (status === 401) return { 'www-authenticate': 'Bearer' }
   return {}
 }

@@ -12,6 +12,10 @@ export async function readJsonObject(incoming: IncomingMessage, limit: number): 
   if (contentType !== undefined && !/^application\/([\w.-]+\+)?json\s*(;|$)/i.test(contentType)) {
     throw new HttpError('SY_HTTP_CONTENT_TYPE', { contentType: contentType.slice(0, 100) })
   }
+  const encoding = incoming.headers['content-encoding'] ?? ''
+  if (!/^\s*(identity)?\s*$/i.test(encoding)) {
+    throw new HttpError('SY_HTTP_CONTENT_ENCODING', { encoding: encoding.slice(0, 100) })
+  }
   const bytes = await readBytes(incoming, limit)
   const text = decode(bytes)
   let value: unknown

@@ -8,6 +8,11 @@ export class HttpError extends errorArea('Http', {
     message: 'the field {param} is not valid: {problem}',
     remedy: 'correct the field {param} of the request body',
   },
+  SY_HTTP_INVALID_QUERY: {
+    status: 400,
+    message: '{param} in the address is {value}, but must be {expected}',
+    remedy: 'set {param} to {expected}, or leave it out',
+  },
   SY_HTTP_UNSUPPORTED_FIELD: {
     status: 400,
     message: '{param} is not supported: {reason}',
@@ -68,6 +73,11 @@ export class HttpError extends errorArea('Http', {
     status: 415,
     message: 'the content type {contentType} is not understood',
     remedy: 'send JSON with the header Content-Type: application/json',
+  },
+  SY_HTTP_CONTENT_ENCODING: {
+    status: 415,
+    message: 'the body is encoded as {encoding}, which is not understood',
+    remedy: 'send the body as it is, without the header Content-Encoding',
   },
   SY_HTTP_MALFORMED: {
     status: 400,

@@ -3,6 +3,8 @@ import { connect } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { errorOf } from '../../test/http-answers.js'
 import { serveEcho } from '../../test/serve-echo.js'
+import { serveEngine } from '../../test/serving/serve-engine.js'
+import { NullEngine } from '../engine/null-engine.js'
 
 describe('routes', () => {
   it('answer wrong paths, methods, types and bodies with their statuses', async () => {
@@ -26,6 +28,16 @@ describe('routes', () => {
     } as RequestInit)
     // The answer comes while the body is still being sent; a client may see the closed connection first.
     await chunked.then(r => expect(r.status).toBe(413)).catch((e: unknown) => expect(String(e)).toMatch(/fetch failed/))
+    for (const encoding of ['gzip', 'deflate, br']) {
+      const zipped = await echo.post('/v1/completions', { prompt: 'a' }, { 'content-encoding': encoding })
+      expect([zipped.status, zipped.headers.get('accept-encoding')]).toEqual([415, 'identity'])
+      const { code, message } = await errorOf(zipped)
+      expect(code).toBe('SY_HTTP_CONTENT_ENCODING')
+      expect(message).toContain(encoding)
+      expect(message).toContain('without the header Content-Encoding')
+    }
+    const plain = await echo.post('/v1/completions', { prompt: 'a' }, { 'content-encoding': 'identity' })
+    expect(plain.status).toBe(200)
     for (const body of ['', '{', '[]', 'null', '"x"', '{"prompt": "\ud800"']) {
       const response = await echo.post('/v1/completions', body)
       expect([response.status, (await errorOf(response)).code]).toEqual([400, 'SY_HTTP_NOT_JSON'])
@@ -59,6 +71,20 @@ describe('routes', () => {
     expect((await fetch(`${echo.server.url}/health`)).status).toBe(200)
     const page = await fetch(`${echo.server.url}/`)
     expect([page.status, page.headers.get('content-type')]).toEqual([200, 'text/html; charset=utf-8'])
+  })
+
+  it('name the range of ranks to who asks for the loads of another', async () => {
+    await using echo = await serveEcho()
+    await using two = await serveEngine(new NullEngine({ dpRanks: 2 }))
+    const refused = async (url: string, rank: string) => {
+      const response = await fetch(`${url}/v1/loads?dp_rank=${rank}`)
+      const { param, message } = await errorOf(response)
+      expect([response.status, param]).toEqual([400, 'dp_rank'])
+      return message
+    }
+    expect(await refused(two.url, '9')).toMatch(/^dp_rank in the address is 9, but must be from 0 to 1\./)
+    expect(await refused(two.url, 'x')).toContain('from 0 to 1')
+    expect(await refused(echo.server.url, '1')).toContain('must be 0: there is one')
   })
 
   it('answer malformed HTTP without falling over', async () => {

@@ -15,8 +15,8 @@ export function loads(
 ): Response {
   const states = engine.state()
   if (dpRank !== undefined && !(/^\d{1,6}$/.test(dpRank) && Number(dpRank) < states.length)) {
-    const problem = `expected a DP rank from 0 to ${states.length - 1}`
-    throw new HttpError('SY_HTTP_INVALID_FIELD', { param: 'dp_rank', problem })
+    const expected = states.length === 1 ? '0: there is one attention-DP rank' : `from 0 to ${states.length - 1}`
+    throw new HttpError('SY_HTTP_INVALID_QUERY', { param: 'dp_rank', value: dpRank.slice(0, 40), expected })
   }
   const limit = Number(engine.info()['maxRunningRequests'])
   const all = states
