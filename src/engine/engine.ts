@@ -53,6 +53,7 @@ export class Engine implements GenerationEngine {
   #host!: RankHost
   #trace: EngineTrace | null = null
   #counter = 0
+  #paused = false
   #closing: Promise<void> | null = null
   #failed: Error | null = null
   #settleFailure!: (error: Error) => void
@@ -204,12 +205,19 @@ export class Engine implements GenerationEngine {
     return ids.length
   }
 
+  /** Whether somebody asked for it to stand still. */
+  get paused(): boolean {
+    return this.#paused
+  }
+
   /** Running requests stand still until `resume`; new ones queue. */
   pause(): void {
+    this.#paused = true
     this.#sendAll({ kind: 'pause' })
   }
 
   resume(): void {
+    this.#paused = false
     this.#sendAll({ kind: 'continue' })
   }
 

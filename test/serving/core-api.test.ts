@@ -287,8 +287,14 @@ describe('control', () => {
     })
     await new Promise(resolve => setTimeout(resolve, 150))
     expect(done).toBe(false)
+    const healthy = async () => {
+      const response = await fetch(`${served.url}/health_generate`)
+      return [response.status, await response.json()]
+    }
+    expect(await healthy()).toEqual([200, { status: 'paused' }])
     await post('/continue_generation')
     expect((await answer).output_ids).toHaveLength(2)
+    expect(await healthy()).toEqual([200, { status: 'ready' }])
   })
 
   it('/flush_cache forgets prefixes', async () => {

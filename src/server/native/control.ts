@@ -7,6 +7,7 @@ import { HttpError } from '../errors.js'
 export interface EngineControls {
   abort?(id: string): boolean
   abortAll?(): number
+  readonly paused?: boolean
   pause?(): void
   resume?(): void
   flushCache?(): Promise<number>

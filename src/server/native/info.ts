@@ -5,6 +5,7 @@ import { type GenerationEngine, GREEDY } from '../../engine/request.js'
 import { HttpError } from '../errors.js'
 import type { Lifecycle, Ticket } from '../lifecycle.js'
 import { runChoices } from '../openai/choices.js'
+import type { EngineControls } from './control.js'
 
 /** 200 when requests are taken, 503 while loading, draining or failed. */
 export function health(lifecycle: Lifecycle): Response {
@@ -14,13 +15,18 @@ export function health(lifecycle: Lifecycle): Response {
 
 const HEALTH_SECONDS = 20
 
-/** Makes one token, so that a stuck engine is found. @throws HttpError 503 */
+/**
+ * Makes one token, so that a stuck engine is found. A paused engine makes none because somebody asked for it, so it is
+ * no case for whoever restarts what is unhealthy: 200 at once, with `paused` (SGLang waits and answers 503).
+ * @throws HttpError 503
+ */
 export async function healthGenerate(ticket: Ticket): Promise<Response> {
   const late = setTimeout(
     () => ticket.abort(new HttpError('SY_HTTP_NO_TOKEN', { seconds: HEALTH_SECONDS })),
     1000 * HEALTH_SECONDS,
   )
   try {
+    if ((ticket.engine as EngineControls).paused === true) return Response.json({ status: 'paused' })
     const request = { inputIds: [0], sampling: { ...GREEDY, maxTokens: 1, ignoreEos: true }, isHealthCheck: true }
     for await (const batch of runChoices(ticket, [request])) {
       if (batch.some(({ event }) => event.finish !== null)) break
