@@ -198,7 +198,7 @@ function* dense(b: BenchDevice): Iterable<KernelFigure> {
         const queues = streamed.map(run => () => run!(rows))
         yield figure('streamed', shape, b.timeInGraph(queues), sizes, check(b, { ...result, tileCount }))
       }
-      if (rows <= 8) {
+      if (rows <= 8 || n * k <= 1 << 20) {
         const gemv = weights.map(weight =>
           bindGemv(b.kernels, {
             weight,

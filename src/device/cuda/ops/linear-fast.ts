@@ -1,18 +1,17 @@
-// Dense products on a GPU: up to four bf16 rows by warps that each read two rows of the matrix (gemv.cu), a few more of small matrices
-// by a stream of boxes (gemm_skinny_sm90.cu), everything else by cuBLASLt.
+// Dense products on a GPU: a few bf16 rows by warps that each read two rows of the matrix (gemv.cu), more by cuBLASLt. Where the line lies
+// depends on the matrix (H200, docs/performance-cuda.md).
 import { alignUp } from '../../memory.js'
 import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import { bindGemv, GEMV_ROWS, refusesGemv } from './gemv.js'
 import { ceilDiv, field, kernelOf, matrixAddress, vectorAddress } from './operands.js'
-import { bindSkinny, refusesSkinny, type SkinnySpec } from './skinny.js'
 
-/** Where streaming is faster than the library's tiles: few rows of small matrices (H200, docs/performance-cuda.md). */
-const STREAMED_ROWS = 8
-const STREAMED_ELEMENTS = 1 << 20
-/** Of larger matrices only so many rows: there the library reads as fast as the memory gives, and multiplies with less work. */
-const GEMV_ELEMENTS = 1 << 26
-const GEMV_ROWS_OF_LARGE = 2
+/**
+ * Up to this many rows are taken by warps: small matrices cost a launch whoever multiplies, and large ones the library reads as
+ * fast as the memory gives, with less work for each row. Pure.
+ */
+export const gemvRowsOf = (n: number, k: number): number => (n * k <= 1 << 20 ? 32 : n * k <= 1 << 26 ? 4 : 2)
+
 const BIAS_ROWS = 32
 const BIAS_THREADS = 256
 
@@ -37,22 +36,17 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
         .kernel('bias.cu', `add_bias_${o.type}`)
         .bind(['u64', 'u64', 'u64', 'i32', 'i32'], [o.address, o.stride, biasAt, 0, n], { programmatic: true })
     : undefined
-  const spec: SkinnySpec = {
+  const spec = {
     weight,
-    gated: false,
     accumulate,
-    groups: { mode: 'dense' },
     x: { address: i.address, stride: i.stride },
     out: { address: o.address, stride: o.stride, dtype: o.type },
     bias: biasAt,
   }
-  const streams = n * k <= STREAMED_ELEMENTS && d.properties.capability >= 90 && refusesSkinny(spec) === undefined
-  const streamed = streams ? bindSkinny(d, spec, STREAMED_ROWS) : undefined
   const gemv = refusesGemv(spec) === undefined ? bindGemv(d, spec) : undefined
-  const gemvRows = n * k <= GEMV_ELEMENTS ? GEMV_ROWS : GEMV_ROWS_OF_LARGE
+  const most = gemvRowsOf(n, k)
   return kernelOf([o, i], rows => {
-    if (gemv && rows <= gemvRows) return gemv(rows)
-    if (streamed && rows <= STREAMED_ROWS) return streamed(rows)
+    if (gemv && rows <= most) return gemv(rows)
     library(rows)
     if (!add) return
     add.set(3, rows)
