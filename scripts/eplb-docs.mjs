@@ -99,12 +99,12 @@ ${markdownTable(
 }
 
 function replayFigures({ runs }) {
-  const [none, always, below] = runs
+  const [none, once, always, below] = runs
   const [first, second] = below.rebalances
   if (below.rebalances.length !== 2) throw new Error('the sentence about two plans no longer holds')
   const lowest = Math.min(...below.balancedness.slice(first.step, second.step))
-  return `*Prose until step 120, then a drift to TypeScript until step 180. Without rebalancing (8 redundant experts placed
-trivially) the mean balancedness is ${four(none.meanBalancedness)}.
+  return `*Prose until step 120, then a drift to TypeScript until step 180. The trivial placement (8 redundant experts, which are
+copies of experts 0 to 7) has a mean balancedness of ${four(none.meanBalancedness)}; one plan after the first ${first.step} steps that is kept, ${four(once.meanBalancedness)}.
 A plan after the first ${first.step} steps lifts the look-back window from ${four(first.before)} to ${four(first.planned)}; the drift lets single steps fall to ${four(lowest)}; the
 second plan of the policy "below 0.8", after step ${second.step}, lifts the window from ${four(second.before)} to ${four(second.planned)}. Two plans (${whole(below.moves)} experts moved) reach
 ${four(below.meanBalancedness)} over the recording, a plan every 20 steps (${whole(always.moves)} moved) ${four(always.meanBalancedness)}.*`
@@ -112,9 +112,13 @@ ${four(below.meanBalancedness)} over the recording, a plan every 20 steps (${who
 
 function policyFigures({ runs }) {
   const rows = runs.map(run => {
-    const mark = text => (run.algorithm === 'switchyard' ? `**${text}**` : text)
+    const mark = text => (run.algorithm === 'switchyard' && !run.once ? `**${text}**` : text)
     return [
-      run.algorithm === 'none' ? 'no rebalancing' : mark(run.algorithm),
+      run.algorithm === 'none'
+        ? 'trivial placement kept'
+        : run.once
+          ? `first plan kept (${run.algorithm})`
+          : mark(run.algorithm),
       mark(four(run.meanBalancedness)),
       mark(whole(run.moves)),
     ]

@@ -9,7 +9,7 @@ export function escapeXml(text: string): string {
 /** A coordinate with at most one decimal. */
 export const px = (n: number): string => String(Math.round(n * 10) / 10)
 
-/** Colours of series 0 to 7 (0 is ours, 7 is "no rebalancing"), and of the heat map from cold to hot. */
+/** Colours of series 0 to 7 (0 is ours, 7 is the trivial placement), and of the heat map from cold to hot. */
 const LIGHT_SERIES = ['#0969b8', '#b4480f', '#6f42a8', '#23793a', '#8a6500', '#ad2a63', '#00777a', '#6b7280']
 const DARK_SERIES = ['#62b3f4', '#f09a5c', '#b69af0', '#6fcf86', '#dcb741', '#f07fae', '#4ccfcf', '#9aa2ae']
 const LIGHT_HEAT = ['#2f6bb0', '#6f9fd0', '#b3cde6', '#eef0f2', '#fbd9a8', '#f5ab5f', '#e06c35', '#b02318']

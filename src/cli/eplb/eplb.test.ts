@@ -224,7 +224,7 @@ describe('eplb replay', () => {
     ])
     const [none, ours] = [
       report.runs.find(r => r.algorithm === 'none')!,
-      report.runs.find(r => r.algorithm === 'switchyard')!,
+      report.runs.find(r => r.algorithm === 'switchyard' && !r.once)!,
     ]
     expect(ours.balancedness.length).toBe(300)
     const prose = mean(ours.balancedness.slice(30, 120))
@@ -239,6 +239,11 @@ describe('eplb replay', () => {
     expect(steps.some(step => step >= 140 && step <= 220)).toBe(true)
     expect(steps.length).toBeLessThan(6)
     expect(ours.bytes).toBe(ours.moves * 1e6)
+    expect(ours.gainOverOnce).toBeGreaterThan(0.05)
+    expect(ours.gainOverOnce).toBeLessThan(ours.gain)
+    const { out } = await eplb(['replay', STAT, '--gpus', '8', '--redundant', '8', '--policies', 'switchyard'])
+    expect(out).toMatch(/^trivial placement kept +0\.\d+ +\+0\.0000 +-0\.\d+/m)
+    expect(out).toMatch(/^first plan kept \(switchyard\) +0\.\d+ +\+0\.\d+ +\+0\.0000/m)
   })
 })
 

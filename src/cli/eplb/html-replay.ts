@@ -14,8 +14,9 @@ const MOST_POINTS = 400
 export function replayCharts(report: ReplayReport) {
   const ran = report.runs.filter(run => run.refused === null)
   const ordered = [
-    ...ran.filter(run => run.algorithm === 'switchyard'),
-    ...ran.filter(run => run.algorithm !== 'switchyard' && run.algorithm !== 'none'),
+    ...ran.filter(run => run.algorithm === 'switchyard' && !run.once),
+    ...ran.filter(run => run.algorithm !== 'switchyard' && run.algorithm !== 'none' && !run.once),
+    ...ran.filter(run => run.once),
     ...ran.filter(run => run.algorithm === 'none'),
   ]
   const color = (i: number, algorithm: string) =>

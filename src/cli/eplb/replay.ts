@@ -35,7 +35,8 @@ Examples:
   switchyard eplb replay dump.pt --gpus 8 --redundant 8 --policies deepseek,switchyard --thresholds 1,0.9,0.8 --html replay.html
 
 A policy looks at every --interval steps: where the mean balancedness of the last --window steps is below its threshold, it
-plans from these steps and the new placement serves from the next step on. Threshold 1 rebalances at every look.`
+plans from these steps and the new placement serves from the next step on. Threshold 1 rebalances at every look.
+Two lines compare: the trivial placement (slot p holds expert p mod the number of experts), and one plan at the first look that is kept.`
 
 export function replayCommand(io: CliIo): Command {
   const command = new Command('replay')

@@ -59,14 +59,16 @@ export const COMPARE_HEAD = [
 
 /** "switchyard", or "switchyard <0.8" where thresholds are in play. */
 export function runName(run: ReplayRun): string {
-  if (run.algorithm === 'none') return 'no rebalancing'
+  if (run.algorithm === 'none') return 'trivial placement kept'
+  if (run.once) return `first plan kept (${run.algorithm})`
   return run.threshold >= 1 ? run.algorithm : `${run.algorithm} below ${run.threshold}`
 }
 
 export const REPLAY_HEAD = [
   'policy',
   'mean balancedness',
-  'gain',
+  'over trivial',
+  'over first plan',
   'lowest step',
   'rebalances',
   'moves',
@@ -75,12 +77,14 @@ export const REPLAY_HEAD = [
 ]
 
 export function replayCells(run: ReplayRun): string[] {
-  if (run.refused !== null) return [runName(run), 'refused', '', '', '', '', '', '']
+  if (run.refused !== null) return [runName(run), 'refused', '', '', '', '', '', '', '']
+  const signed = (gain: number) => `${gain >= 0 ? '+' : ''}${four(gain)}`
   const planning = run.rebalances.reduce((sum, r) => sum + r.milliseconds, 0)
   return [
     runName(run),
     four(run.meanBalancedness),
-    `${run.gain >= 0 ? '+' : ''}${four(run.gain)}`,
+    signed(run.gain),
+    run.gainOverOnce === null ? '–' : signed(run.gainOverOnce),
     four(Math.min(...run.balancedness)),
     whole(run.rebalances.length),
     whole(run.moves),
@@ -91,6 +95,6 @@ export function replayCells(run: ReplayRun): string[] {
 
 /** The run a table of rebalances is shown of: ours where it ran, else the one that gained most. */
 export function featured(report: ReplayReport): ReplayRun | undefined {
-  const ran = report.runs.filter(run => run.refused === null && run.algorithm !== 'none')
+  const ran = report.runs.filter(run => run.refused === null && run.algorithm !== 'none' && !run.once)
   return ran.find(run => run.algorithm === 'switchyard') ?? [...ran].sort((a, b) => b.gain - a.gain)[0]
 }

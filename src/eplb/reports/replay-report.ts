@@ -14,9 +14,13 @@ import type { ReplayOptions, ReplayReport, ReplayRun } from './types.js'
 type Rebalance = ReplayRun['rebalances'][number]
 
 /**
- * Replays `counts` from the trivial placement: without rebalancing, then each policy with each threshold. Every `interval`
- * steps the mean balancedness of the last `window` steps' summed load is looked at, and the policy plans anew from
- * these steps where it is below the threshold (or always, at 1). Plans are relabelled optimally before they take effect.
+ * Replays `counts` from the trivial placement: left as it is, then with one plan at the first tick that is kept, then each
+ * policy with each threshold. Every `interval` steps the mean balancedness of the last `window` steps' summed load is
+ * looked at, and the policy plans anew from these steps where it is below the threshold (or always, at 1). Plans are
+ * relabelled optimally before they take effect.
+ *
+ * Nobody who balances keeps the trivial placement, and its replicas are those of the first experts whatever their load:
+ * what rebalancing is worth is the distance to the plan that is kept (`gainOverOnce`).
  * @throws EplbError SY_EPLB_OPTION for a window, interval or threshold out of range.
  */
 export function replayReport(counts: Counts, cluster: Cluster, options: ReplayOptions): ReplayReport {
@@ -25,53 +29,66 @@ export function replayReport(counts: Counts, cluster: Cluster, options: ReplayOp
   checkOption('interval', interval, 'a whole number of at least 1', Number.isSafeInteger(interval) && interval >= 1)
   for (const t of thresholds) checkOption('threshold', t, 'above 0 and at most 1', t > 0 && t <= 1)
   const settings = { ...options, window, interval }
-  const total = policies.length * thresholds.length + 1
+  const total = policies.length * thresholds.length + 2
   options.progress?.(0, total, 'none')
   const still = balancednessPerStep(trivialPlacement(counts.layers, counts.experts, cluster), counts)
-  const baseline = average(still)
-  const runs: ReplayRun[] = [
-    {
-      algorithm: 'none',
-      threshold: 1,
-      balancedness: Array.from(still),
-      meanBalancedness: baseline,
-      gain: 0,
-      rebalances: [],
-      moves: 0,
-      bytes: moveBytes(0, options),
-      refused: null,
-    },
-  ]
+  const none = { ...emptyRun('none', 1, options), balancedness: Array.from(still), meanBalancedness: average(still) }
+  options.progress?.(1, total, 'first plan')
+  const once = planOnce(counts, cluster, policies, settings)
+  const runs: ReplayRun[] = once === null ? [none] : [none, once]
   for (const policy of policies) {
     for (const threshold of thresholds) {
       options.progress?.(runs.length, total, policy)
-      const { value, refused } = attempt(() => replay(counts, cluster, policy, threshold, settings, baseline))
-      runs.push(
-        value ?? {
-          algorithm: policy,
-          threshold,
-          balancedness: [],
-          meanBalancedness: 0,
-          gain: 0,
-          rebalances: [],
-          moves: 0,
-          bytes: moveBytes(0, options),
-          refused: `${refused.message} ${refused.remedy}`,
-        },
-      )
+      const { value, refused } = attempt(() => replay(counts, cluster, policy, { threshold, once: false }, settings))
+      runs.push(value ?? { ...emptyRun(policy, threshold, options), refused: `${refused.message} ${refused.remedy}` })
     }
   }
   options.progress?.(total, total, 'done')
-  return { sizes: sizesOf(counts, cluster), window, interval, lambda: options.lambda ?? DEFAULT_LAMBDA, runs }
+  const compared = runs.map(run => {
+    if (run.refused !== null) return run
+    const over = (baseline: ReplayRun) => run.meanBalancedness - baseline.meanBalancedness
+    return { ...run, gain: over(none), gainOverOnce: once === null ? null : over(once) }
+  })
+  return { sizes: sizesOf(counts, cluster), window, interval, lambda: options.lambda ?? DEFAULT_LAMBDA, runs: compared }
 }
+
+/** By `switchyard` where it is among the policies, else by the first one that takes the sizes. */
+function planOnce(
+  counts: Counts,
+  cluster: Cluster,
+  policies: readonly AlgorithmName[],
+  options: ReplaySettings,
+): ReplayRun | null {
+  const preferred = [...policies].sort((a, b) => Number(b === 'switchyard') - Number(a === 'switchyard'))
+  for (const policy of preferred) {
+    const { value } = attempt(() => replay(counts, cluster, policy, { threshold: 1, once: true }, options))
+    if (value) return value
+  }
+  return null
+}
+
+type ReplaySettings = ReplayOptions & { readonly window: number; readonly interval: number }
+
+const emptyRun = (algorithm: ReplayRun['algorithm'], threshold: number, options: ReplayOptions): ReplayRun => ({
+  algorithm,
+  threshold,
+  once: false,
+  balancedness: [],
+  meanBalancedness: 0,
+  gain: 0,
+  gainOverOnce: null,
+  rebalances: [],
+  moves: 0,
+  bytes: moveBytes(0, options),
+  refused: null,
+})
 
 function replay(
   counts: Counts,
   cluster: Cluster,
   policy: AlgorithmName,
-  threshold: number,
-  options: ReplayOptions & { readonly window: number; readonly interval: number },
-  baseline: number,
+  { threshold, once }: { readonly threshold: number; readonly once: boolean },
+  options: ReplaySettings,
 ): ReplayRun {
   let current = trivialPlacement(counts.layers, counts.experts, cluster)
   const balancedness: number[] = []
@@ -80,7 +97,8 @@ function replay(
     if (step > 0) {
       const seen = stepRange(counts, step - options.window, step)
       const before = meanBalancedness(quality(current, seen))
-      if (threshold >= 1 || before < threshold) {
+      const due = once ? rebalances.length === 0 : threshold >= 1 || before < threshold
+      if (due) {
         const start = options.clock()
         const planned = replan(policy, seen, current, options)
         const milliseconds = options.clock() - start
@@ -99,17 +117,14 @@ function replay(
     balancedness.push(...balancednessPerStep(current, stepRange(counts, step, step + options.interval)))
   }
   const moves = rebalances.reduce((sum, r) => sum + r.moves, 0)
-  const mean = average(balancedness)
   return {
-    algorithm: policy,
-    threshold,
+    ...emptyRun(policy, threshold, options),
+    once,
     balancedness,
-    meanBalancedness: mean,
-    gain: mean - baseline,
+    meanBalancedness: average(balancedness),
     rebalances,
     moves,
     bytes: moveBytes(moves, options),
-    refused: null,
   }
 }
 

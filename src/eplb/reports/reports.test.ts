@@ -1,9 +1,12 @@
 // Reports: numbers that agree with each other and with hand counts, refusals as rows, and plain JSON all through.
 import { describe, expect, it } from 'vitest'
+import { getAlgorithm } from '../algorithms/registry.js'
 import { makeCluster } from '../cluster.js'
-import { makeCounts } from '../counts.js'
+import { makeCounts, stepRange } from '../counts.js'
+import { balancednessPerStep } from '../loads.js'
 import { trivialPlacement } from '../placement.js'
 import { syntheticCounts } from '../synthetic.js'
+import type { AlgorithmName } from '../types.js'
 import { compareReport } from './compare-report.js'
 import { planReport } from './plan-report.js'
 import { replayReport } from './replay-report.js'
@@ -100,7 +103,7 @@ describe('replay', () => {
     expertBytes: 2,
   })
   const run = (algorithm: string, threshold: number) =>
-    report.runs.find(r => r.algorithm === algorithm && r.threshold === threshold)!
+    report.runs.find(r => r.algorithm === algorithm && r.threshold === threshold && !r.once)!
 
   it('rebalances at every tick with threshold 1, less often below', () => {
     expect(run('deepseek', 1).rebalances.map(r => r.step)).toEqual([10, 20, 30, 40, 50])
@@ -119,7 +122,43 @@ describe('replay', () => {
     expect(ours.balancedness.slice(0, 10)).toEqual(run('none', 1).balancedness.slice(0, 10))
     const later = makeCounts({ ...counts, data: counts.data.map((c, i) => (i < 40 * 32 ? c : 7)) })
     const other = replayReport(later, cluster, { clock: ticking(), window: 10, interval: 10, policies: ['switchyard'] })
-    expect(other.runs[1]!.balancedness.slice(0, 40)).toEqual(ours.balancedness.slice(0, 40))
+    expect(other.runs.at(-1)!.balancedness.slice(0, 40)).toEqual(ours.balancedness.slice(0, 40))
+  })
+
+  it('compares with the trivial placement and with one plan of the first window that is kept', () => {
+    const [none, once] = report.runs
+    expect([none!.algorithm, none!.once, none!.rebalances]).toEqual(['none', false, []])
+    expect([once!.algorithm, once!.once]).toEqual(['switchyard', true])
+    expect(once!.rebalances).toEqual([
+      { ...run('switchyard', 1).rebalances[0], milliseconds: once!.rebalances[0]!.milliseconds },
+    ])
+    const kept = getAlgorithm('switchyard').plan({
+      counts: stepRange(counts, 0, 10),
+      cluster,
+      current: trivialPlacement(2, 16, cluster),
+      groups: 3,
+    }).placement
+    expect(once!.balancedness.slice(10)).toEqual([...balancednessPerStep(kept, stepRange(counts, 10, 60))])
+    expect(none!.balancedness).toEqual([...balancednessPerStep(trivialPlacement(2, 16, cluster), counts)])
+    for (const r of report.runs.filter(r => r.refused === null)) {
+      expect(r.gain).toBeCloseTo(r.meanBalancedness - none!.meanBalancedness, 12)
+      expect(r.gainOverOnce).toBeCloseTo(r.meanBalancedness - once!.meanBalancedness, 12)
+    }
+  })
+
+  it('plans once with the first policy that takes the sizes where ours is not asked for', () => {
+    const options = { clock: ticking(), window: 10, interval: 10, groups: 3 }
+    const of = (...policies: AlgorithmName[]) => replayReport(counts, cluster, { ...options, policies }).runs
+    expect(
+      of('deepseek_hierarchical', 'deepseek')
+        .filter(r => r.once)
+        .map(r => r.algorithm),
+    ).toEqual(['deepseek'])
+    const refused = of('deepseek_hierarchical')
+    expect(refused.map(r => [r.once, r.gainOverOnce])).toEqual([
+      [false, null],
+      [false, null],
+    ])
   })
 
   it('says why a policy refuses, and refuses bad settings', () => {

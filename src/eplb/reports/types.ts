@@ -88,14 +88,19 @@ export interface CompareReport {
 
 /** One policy under one threshold over a recorded load. */
 export interface ReplayRun {
+  /** none: the trivial placement (slot p holds expert p mod E), never changed. */
   readonly algorithm: AlgorithmName | 'none'
+  /** Planned at the first tick and never again. */
+  readonly once: boolean
   /** Rebalance only when the window's balancedness is below it; 1 = at every tick. */
   readonly threshold: number
   /** Balancedness at every step, mean over loaded layers. */
   readonly balancedness: readonly number[]
   readonly meanBalancedness: number
-  /** Mean balancedness less that of the run without rebalancing. */
+  /** Mean balancedness less that of the trivial placement. */
   readonly gain: number
+  /** Mean balancedness less that of the run that plans once; null when no policy takes the sizes. */
+  readonly gainOverOnce: number | null
   /** Steps after which a new placement took effect. */
   readonly rebalances: readonly {
     readonly step: number
@@ -159,7 +164,7 @@ export interface ReplayOptions extends Timed {
   readonly window?: number
   /** Steps between two ticks; 20 when absent. */
   readonly interval?: number
-  /** deepseek and switchyard when absent. 'none' is always run. */
+  /** deepseek and switchyard when absent. 'none' is always run, and `switchyard` (else the first that can) once. */
   readonly policies?: readonly AlgorithmName[]
   /** [1] when absent: rebalance at every tick. */
   readonly thresholds?: readonly number[]
