@@ -52,6 +52,13 @@ export class ExpertBufferError extends errorArea('Expert buffer', {
     message: 'rank {rank}: {label} began while {running} was still running',
     remedy: 'Run the halves of an operation to their ends before the next one begins; hooks may be kept for later.',
   },
+  SY_EP_PEER_SILENT: {
+    status: 500,
+    message:
+      'rank {rank} waited in vain on its GPU for {phase} of rank {peer} (place {place}, operation {epoch}, seen {seen})',
+    remedy:
+      'Look at what rank {peer} did last: its log, and its GPU in `nvidia-smi`. The rank that is named is the one that did not come.',
+  },
   SY_EP_SHAPE_CHANGED: {
     status: 500,
     message: 'rank {rank}: {label} brings {what} {found}, but the expert buffer was built for {expected}',

@@ -32,7 +32,6 @@ export class PeerNode implements Disposable {
           throw new Error(`GPU ${gpu} cannot reach the memory of GPU ${other}`)
       const sms = Math.floor(kernels.properties.sms / sharing(gpu))
       const peer = new PeerRank({ context, kernels, config, member, sms, timeoutMs })
-      this.#taken.push({ device, address: peer.base })
       const lend = (bytes: number): number => {
         const address = context.allocate(Math.max(bytes, 16), 'a benchmark')
         this.#taken.push({ device, address })
@@ -141,7 +140,8 @@ export class PeerNode implements Disposable {
       device.context.makeCurrent()
       device.context.release(address)
     }
-    for (const { device } of this.ranks) {
+    for (const { device, peer } of this.ranks) {
+      peer[Symbol.dispose]()
       device.context.makeCurrent()
       device[Symbol.dispose]()
     }

@@ -79,6 +79,14 @@ const PHASES = [
   'release',
 ]
 
+/** Small pieces of memory that is pinned once: pages of small buffers could be pinned twice, for two owners. */
+const faultLenders = new WeakMap<StreamKernels, PinnedLender>()
+function faultLender(kernels: StreamKernels): PinnedLender {
+  const known = faultLenders.get(kernels) ?? new PinnedLender(1 << 20)
+  faultLenders.set(kernels, known)
+  return known
+}
+
 export interface PeerRankOptions {
   readonly context: CudaContext
   readonly kernels: StreamKernels
@@ -89,7 +97,7 @@ export interface PeerRankOptions {
   readonly timeoutMs?: number
 }
 
-export class PeerRank {
+export class PeerRank implements Disposable {
   readonly context: CudaContext
   readonly kernels: StreamKernels
   readonly config: ExpertBufferConfig
@@ -120,7 +128,7 @@ export class PeerRank {
     for (const [file, names] of Object.entries(KERNELS)) for (const name of names) kernels.kernel(file, name)
     this.base = context.allocate(this.region.bytes, 'exchange region of expert parallelism')
     this.#group = context.allocate(2048, 'record of an expert-parallel group')
-    const span = new PinnedLender(4096).lend(64, 'fault record')
+    const span = faultLender(kernels).lend(64, 'fault record')
     this.#fault = {
       words: new Int32Array(u8View(span).buffer, span.byteOffset, 8),
       address: kernels.addressOf(span),
@@ -151,6 +159,11 @@ export class PeerRank {
     const { config, region, member } = this
     const record = { config, region, member, bases: this.#bases, active: this.#active, timeoutMs: this.#timeoutMs }
     this.context.upload(this.#group, groupRecord({ ...record, fault: this.#fault.address }))
+  }
+
+  /** Gives region and record back; no peer may be using them. */
+  [Symbol.dispose](): void {
+    for (const address of [this.base, this.#group]) this.context.release(address)
   }
 
   at(area: Area, parity: number): number {

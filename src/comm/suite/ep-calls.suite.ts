@@ -1,6 +1,4 @@
 // Whole calls of an ExpertBuffer on one rank, each compared with the brute-force all-to-all while it runs.
-import { f32View } from '../../device/memory.js'
-import type { Operand } from '../../device/ops.js'
 import type { Step } from '../../runtime/wait.js'
 import type { CollectiveTag } from '../communicator.js'
 import type { ExpertBuffer, ExpertRows, LowLatencyReceived, NormalHandle, NormalReceived, Payload } from '../index.js'
@@ -20,7 +18,9 @@ import {
   readRows,
   routingOf,
   same,
+  toHost,
   tokenRows,
+  writeRows,
 } from './ep-case.suite.js'
 
 export const tag = (operation: number, label = `operation ${operation}`): CollectiveTag => ({
@@ -36,13 +36,9 @@ function payloadRows(x: Payload, rows: readonly number[], hidden: number): numbe
   if (x.kind === 'f32') return readRows(x.rows, rows, hidden)
   const out = emptyRows(Math.max(0, ...rows) + 1, hidden)
   const plain = operandRows(out, wireFormat('f32', hidden))
-  for (const r of rows) referenceWireKernels.transfer({ from: wireRows(x.rows), to: plain, n: 1, fromRow: r, toRow: r })
+  const wire = wireRows({ ...x.rows, span: toHost(x.rows.span) })
+  for (const r of rows) referenceWireKernels.transfer({ from: wire, to: plain, n: 1, fromRow: r, toRow: r })
   return readRows(out, rows, hidden)
-}
-
-export function writeRows(o: Operand, rows: readonly (readonly number[])[], at: readonly number[]): void {
-  const view = f32View(o.span)
-  rows.forEach((row, i) => void view.set(row, o.offset + at[i]! * o.stride))
 }
 
 export function checkNormal(c: EpCase, b: ExpertBuffer, r: NormalReceived, call: number, dead = -1): void {

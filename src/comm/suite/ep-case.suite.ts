@@ -2,7 +2,7 @@
 // tokens, knowing nothing of buffers. Values are small integers and weights powers of two, so that every sum over experts
 // is exact in f32 whatever the order: what is left to compare bit for bit is routing, order, wire rounding and member order.
 
-import { f32View, HostMemoryLender, i32View } from '../../device/memory.js'
+import { f32View, HostMemoryLender, i32View, type MemoryLender, type MemorySpan } from '../../device/memory.js'
 import type { Operand } from '../../device/ops.js'
 import { CounterRandom, STREAM } from '../../runtime/random.js'
 import type { Routing } from '../expert-buffer.js'
@@ -11,7 +11,23 @@ import { type WireDtype, wireFormat } from '../wire/format.js'
 import { operandRows, wireRows } from '../wire/kernels.js'
 import { referenceWireKernels } from '../wire/reference.js'
 
-const lender = new HostMemoryLender()
+/** Where the suite's operands lie, and how it looks into those that a buffer shows. */
+export interface OperandAccess {
+  readonly lender: MemoryLender
+  /** The span, or a copy of it, where the host can read. */
+  toHost(span: MemorySpan): MemorySpan
+  /** Brings a copy back that was changed. */
+  fromHost(copy: MemorySpan, span: MemorySpan): void
+}
+
+const hostLender = new HostMemoryLender()
+let access: OperandAccess = { lender: hostLender, toHost: span => span, fromHost: () => {} }
+
+/** For buffers whose operands lie on a device. */
+export const useAccess = (other: OperandAccess): void => {
+  access = other
+}
+export const toHost = (span: MemorySpan): MemorySpan => access.toHost(span)
 
 export interface EpCase {
   readonly config: ExpertBufferConfig & { readonly normal: NormalConfig; readonly lowLatency: LowLatencyConfig }
@@ -30,6 +46,11 @@ const totalOf = (counts: readonly number[]): number => counts.reduce((a, b) => a
 export interface CaseLimits {
   readonly members?: number
   readonly wires?: readonly WireDtype[]
+  /** Default: `wires`. */
+  readonly combineWires?: readonly WireDtype[]
+  readonly hidden?: readonly number[]
+  /** False: rows go straight to their places. */
+  readonly rings?: boolean
 }
 
 /** Everything about a case follows from its seed: members 2 to 9, uneven experts, empty and hot ranks, masked slots. */
@@ -61,23 +82,25 @@ export function randomCase(seed: number, limits: CaseLimits = {}): EpCase {
     }),
   )
   const weights = ids.map(rows => rows.map(row => row.map(() => 2 ** -random.below(5))))
-  const wires = limits.wires ?? (random.below(2) === 0 ? ['f32'] : DTYPES)
+  const plainWires = random.below(2) === 0
+  const wires = plainWires && !limits.wires ? (['f32'] as const) : (limits.wires ?? DTYPES)
+  const backWires = limits.combineWires ?? wires
   const chunkTokens = 1 + random.below(3)
   const ring = { channels: 1 + random.below(3), chunkTokens, ringTokens: chunkTokens + random.below(6) }
   const normal: NormalConfig = {
     maxTokens: Math.max(1, ...tokens),
     dispatchWire: pick(wires),
-    combineWire: pick(wires),
-    transit: random.below(2) === 0 ? 'direct' : ring,
+    combineWire: pick(backWires),
+    transit: random.below(2) === 0 || limits.rings === false ? 'direct' : ring,
   }
   const lowLatency: LowLatencyConfig = {
     slots: Math.max(1, ...tokens) + random.below(3),
     dispatchWire: pick(wires),
-    combineWire: pick(wires),
+    combineWire: pick(backWires),
     reduce: pick(['sender', 'origin']),
   }
   const config = {
-    hidden: pick([1, 7, 16, 33, 130]),
+    hidden: pick(limits.hidden ?? [1, 7, 16, 33, 130]),
     topK,
     expertsOfMember,
     nodeOfMember: Array.from({ length: size }, (_, m) => Math.floor(m / 3)),
@@ -95,7 +118,7 @@ export const elementOf = (rank: number, token: number, column: number, call: num
 
 const f32Rows = (rows: number, hidden: number, fill: (row: number, column: number) => number): Operand => {
   const stride = hidden + 3
-  const span = lender.lend((rows * stride + 3) * 4, 'case')
+  const span = access.lender.lend((rows * stride + 3) * 4, 'case')
   const view = f32View(span)
   for (let r = 0; r < rows; r++) for (let c = 0; c < hidden; c++) view[3 + r * stride + c] = fill(r, c)
   return { span, offset: 3, stride }
@@ -110,8 +133,8 @@ export function routingOf(c: EpCase, rank: number): Routing {
   const n = c.tokens[rank]!
   const { topK } = c.config
   const stride = topK + 1
-  const ids = { span: lender.lend((n * stride + 1) * 4, 'ids'), offset: 1, stride }
-  const weights = { span: lender.lend((n * stride + 1) * 4, 'weights'), offset: 1, stride }
+  const ids = { span: access.lender.lend((n * stride + 1) * 4, 'ids'), offset: 1, stride }
+  const weights = { span: access.lender.lend((n * stride + 1) * 4, 'weights'), offset: 1, stride }
   const [i, w] = [i32View(ids.span), f32View(weights.span)]
   for (let t = 0; t < n; t++)
     for (let k = 0; k < topK; k++) {
@@ -129,7 +152,7 @@ export function travelled(row: readonly number[], dtype: WireDtype, roundScales:
     f32Rows(1, row.length, (_, c) => row[c]!),
     wireFormat('f32', row.length),
   )
-  const w = wireRows({ format, span: lender.lend(format.rowBytes, 'travelled') })
+  const w = wireRows({ format, span: hostLender.lend(format.rowBytes, 'travelled') })
   referenceWireKernels.transfer({ from: x, to: w, n: 1 })
   referenceWireKernels.transfer({ from: w, to: x, n: 1 })
   return [...x.f32.subarray(3, 3 + row.length)]
@@ -239,13 +262,21 @@ export function combinedByOrigin(
 
 /** Rows of an f32 operand. */
 export function readRows(o: Operand, rows: readonly number[], width: number): number[][] {
-  const view = f32View(o.span)
+  const view = f32View(access.toHost(o.span))
   return rows.map(r => [...view.subarray(o.offset + r * o.stride, o.offset + r * o.stride + width)])
 }
 
 export function readInts(o: Operand, rows: readonly number[], width: number): number[][] {
-  const view = i32View(o.span)
+  const view = i32View(access.toHost(o.span))
   return rows.map(r => [...view.subarray(o.offset + r * o.stride, o.offset + r * o.stride + width)])
+}
+
+/** Writes rows of an f32 operand, wherever it lies. */
+export function writeRows(o: Operand, rows: readonly (readonly number[])[], at: readonly number[]): void {
+  const copy = access.toHost(o.span)
+  const view = f32View(copy)
+  rows.forEach((row, i) => void view.set(row, o.offset + at[i]! * o.stride))
+  access.fromHost(copy, o.span)
 }
 
 /** Throws with the case's seed when two things differ in any number. */

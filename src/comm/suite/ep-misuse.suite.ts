@@ -6,7 +6,7 @@ import type { ExpertBuffer } from '../expert-buffer.js'
 import type { ExpertBufferConfig } from '../expert-buffer-config.js'
 import { wireFormat } from '../wire/format.js'
 import { expertRows, lowLatencyCall, normalCall, tag } from './ep-calls.suite.js'
-import { type EpCase, emptyRows, randomCase, routingOf, tokenRows } from './ep-case.suite.js'
+import { type CaseLimits, type EpCase, emptyRows, randomCase, routingOf, tokenRows } from './ep-case.suite.js'
 
 /** Buffers of all members of one group, over fresh memory. */
 export type MakeExpertBuffers = (config: ExpertBufferConfig) => ExpertBuffer[]
@@ -15,9 +15,13 @@ export const run = <T>(buffers: readonly ExpertBuffer[], body: (b: ExpertBuffer)
   interleave(buffers.map(body), seed)
 
 /** A small fixed case: 3 members of 2 experts, some tokens everywhere. */
-export function plainCase(change: (c: EpCase) => Partial<ExpertBufferConfig> = () => ({}), members = 3): EpCase {
+export function plainCase(
+  limits: CaseLimits = {},
+  change: (c: EpCase) => Partial<ExpertBufferConfig> = () => ({}),
+  members = 3,
+): EpCase {
   for (let seed = 0; ; seed++) {
-    const c = randomCase(seed, { members, wires: ['f32'] })
+    const c = randomCase(seed, { ...limits, members, wires: ['f32'], combineWires: ['f32'] })
     if (c.tokens.every(t => t >= 2) && c.config.expertsOfMember.every(e => e >= 2) && c.config.results === 2)
       return { ...c, config: { ...c.config, ...change(c) } as EpCase['config'] }
   }
@@ -27,7 +31,7 @@ export const payload = (c: EpCase, b: ExpertBuffer, call: number) =>
   ({ kind: 'f32', rows: tokenRows(c, b.member, call) }) as const
 
 /** Misuse is an error with a code, and the buffers still work when the same misuse happened on all ranks. */
-export function misuse(make: MakeExpertBuffers): void {
+export function misuse(make: MakeExpertBuffers, limits: CaseLimits = {}): void {
   const refused = (code: string, c: EpCase, body: (b: ExpertBuffer) => Step<unknown>) => {
     const buffers = make(c.config)
     const codes = run(buffers, function* (b): Step<unknown> {
@@ -43,7 +47,7 @@ export function misuse(make: MakeExpertBuffers): void {
   }
 
   it('refuses a third result alive, and works on', () => {
-    const c = plainCase()
+    const c = plainCase(limits)
     for (const mode of ['normal', 'low-latency'] as const) {
       const buffers = refused('SY_EP_TOO_MANY_RESULTS', c, function* (b) {
         for (let i = 0; i < 3; i++) {
@@ -59,7 +63,7 @@ export function misuse(make: MakeExpertBuffers): void {
   })
 
   it('refuses more tokens than slots or than the buffer was built for, and works on', () => {
-    const c = plainCase()
+    const c = plainCase(limits)
     const { hidden } = c.config
     const many = (b: ExpertBuffer) => ({ ...routingOf(c, b.member), tokens: c.config.lowLatency.slots + 1 })
     const x = { kind: 'f32', rows: emptyRows(64, hidden) } as const
@@ -75,12 +79,12 @@ export function misuse(make: MakeExpertBuffers): void {
   })
 
   it('refuses on all ranks what would overflow one, and works on', () => {
-    const c = plainCase(({ config }) => ({ normal: { ...config.normal, maxReceived: 1 } }))
+    const c = plainCase(limits, ({ config }) => ({ normal: { ...config.normal, maxReceived: 1 } }))
     run(
       refused('SY_EP_RECEIVES_TOO_MUCH', c, b => b.notify(tag(1), routingOf(c, b.member))),
       b => lowLatencyCall(c, b, 2),
     )
-    const wide = plainCase()
+    const wide = plainCase(limits)
     run(
       refused('SY_EP_RECEIVES_TOO_MUCH', wide, b => b.notify(tag(1), routingOf(wide, b.member), { worstCase: 1 })),
       b => normalCall(wide, b, 2),
@@ -88,7 +92,7 @@ export function misuse(make: MakeExpertBuffers): void {
   })
 
   it('refuses halves out of order, twice, or with a handle of another buffer', () => {
-    const c = plainCase()
+    const c = plainCase(limits)
     const elsewhere = make(c.config)
     const foreign = run(elsewhere, b => b.notify(tag(1), routingOf(c, b.member)))
     const out = (b: ExpertBuffer) => emptyRows(c.tokens[b.member]!, c.config.hidden)
@@ -120,7 +124,7 @@ export function misuse(make: MakeExpertBuffers): void {
   })
 
   it('refuses an operation while another one runs', () => {
-    const c = plainCase()
+    const c = plainCase(limits)
     const [b] = make(c.config)
     const waiting = b!.notify(tag(1), routingOf(c, 0))
     expect(waiting.next().done).toBe(false)
@@ -138,7 +142,7 @@ export function misuse(make: MakeExpertBuffers): void {
   })
 
   it('refuses rows of another shape, modes it was not built for and experts there are not', () => {
-    const c = plainCase(({ config }) => ({ lowLatency: { ...config.lowLatency, reduce: 'origin' } }))
+    const c = plainCase(limits, ({ config }) => ({ lowLatency: { ...config.lowLatency, reduce: 'origin' } }))
     const format = wireFormat('fp8', c.config.hidden)
     const other = { kind: 'wire', rows: { format, span: emptyRows(64, 128).span } } as const
     refused('SY_EP_SHAPE_CHANGED', c, b => b.sendLowLatency(tag(1), routingOf(c, b.member), other))
@@ -164,8 +168,8 @@ export function misuse(make: MakeExpertBuffers): void {
 }
 
 /** Ranks that do not do the same are told so, by field, instead of waiting for ever or reading wrong rows. */
-export function disagreements(make: MakeExpertBuffers): void {
-  const c = plainCase()
+export function disagreements(make: MakeExpertBuffers, limits: CaseLimits = {}): void {
+  const c = plainCase(limits)
   const tokens = c.config.expertsOfMember.map((_, m) => routingOf(c, m).tokens)
   /** Everybody expects what the others bring; the odd one brings a token less. */
   const expecting = (b: ExpertBuffer, odd: boolean) => {
