@@ -106,6 +106,29 @@ describe('recorder dumps', () => {
     })
   })
 
+  it('names ranks that are missing: by files that lie beside, and by gaps in their numbers', () => {
+    const of = (...names: string[]) => readExpertLoad(names.map(at)).notes.filter(note => note.includes('not whole'))
+    expect(of('1764420100.25_0', '1764420100.25_1')).toEqual([])
+    expect(of('1764420100.25_0')).toEqual([
+      'the dump is not whole: rank 1 of 0 to 1 is missing, so the load is that of the other ranks only; beside the given files lies expert_distribution_recorder_1764420100.25_1.pt',
+    ])
+    expect(of('1764420200.5_1')).toEqual([expect.stringContaining('rank 0 of 0 to 1 is missing')])
+    const record = (rank: number) => ({
+      forward_pass_id: 0,
+      rank,
+      gatherer_key: 'primary',
+      global_physical_count: { dtype: 'int32' as const, shape: [1, 2], values: [1, 2] },
+    })
+    const map = { dtype: 'int64' as const, shape: [1, 2], values: [0, 1] }
+    const dump = (name: string, ...ranks: number[]) =>
+      file(torchFileBytes({ records: ranks.map(record), last_physical_to_logical_map: map }), name)
+    const [a, b] = [dump('gap_0.pt', 0), dump('gap_3.pt', 3)]
+    expect(readExpertLoad([a, b]).notes[0]).toMatch(/ranks 1, 2 of 0 to 3 are missing, .* other ranks only$/)
+    // All ranks in one file, under any name.
+    expect(readExpertLoad([dump('whole.pt', 0, 1, 2)]).notes).toEqual([])
+    expect(readExpertLoad([dump('odd.pt', 0, 2 ** 50)]).notes).toEqual([])
+  })
+
   it('keeps files apart that are no ranks of one dump', () => {
     const code = (...paths: string[]) => refusal(() => readExpertLoad(paths)).message
     expect(code(at('1764420100.25_0'), at('1764420100.25_0'))).toContain('the same file')

@@ -4,6 +4,7 @@
 import { resolve } from 'node:path'
 import { checkSum, countsOf, flatArray } from './arrays.js'
 import { ExpertLoadError } from './errors.js'
+import { missingRanksNotes } from './missing-ranks.js'
 import type { PlacementMap } from './placement-file.js'
 import { describeValue, type FileFormat, type OpenedFile, openFile } from './read-file.js'
 import { type RankRecords, rankRecords, sumRanks } from './records.js'
@@ -109,7 +110,7 @@ function fromRecords(files: readonly string[], format: FileFormat, ranks: readon
   const { placement, mode } = ranks[0]!
   const { layers, logical } = placement
   const load = { files, format, mode, steps: passIds.length, layers, logical, counts: values }
-  const notes = [...emptyNotes(load)]
+  const notes = [...missingRanksNotes(ranks), ...emptyNotes(load)]
   if (incomplete.length > 0) {
     notes.push(`${incomplete.length} of ${passIds.length} passes are not in every file; they are summed as they are`)
   }

@@ -13,6 +13,8 @@ export interface RankRecords {
   readonly mode: 'per_pass' | 'per_token'
   readonly placement: PlacementMap
   readonly records: readonly PassRecord[]
+  /** Ranks that the records name, each once. */
+  readonly ranks: readonly number[]
 }
 
 interface PassRecord {
@@ -34,7 +36,11 @@ export function rankRecords(file: string, dump: ReadonlyMap<unknown, unknown>): 
   if (!Array.isArray(list) || list.length === 0) throw new ExpertLoadError('SY_LOAD_EMPTY', { file, what: 'records' })
   const records = list.map((record: unknown, i) => passRecord(file, i, record, placement))
   const perToken = list.some((r: unknown) => r instanceof Map && r.has('topk_ids_of_layer'))
-  return { file, mode: perToken ? 'per_token' : 'per_pass', placement, records }
+  const named = list.map((r: unknown) => (r instanceof Map ? (r.get('rank') as unknown) : null))
+  const isRank = (rank: unknown): rank is number =>
+    Number.isInteger(rank) && (rank as number) >= 0 && (rank as number) < 1 << 16
+  const ranks = [...new Set(named)].filter(isRank)
+  return { file, mode: perToken ? 'per_token' : 'per_pass', placement, records, ranks }
 }
 
 function passRecord(file: string, index: number, record: unknown, placement: PlacementMap): PassRecord {
