@@ -1,6 +1,7 @@
 // `--load-format dummy`: random weights from a plan alone, to measure a model whose weights one does not have.
 // Invariant: an element is a pure function of (seed, tensor name, index in the tensor), so shards of any layout agree with the
 // whole, and runs with one seed are equal. Matrices are N(0, 0.02²), as models are initialised; norm weights 1; biases 0.
+import { mixBits } from '../../runtime/mix-bits.js'
 import { CounterRandom, STREAM } from '../../runtime/random.js'
 import type { LoadedWeights } from '../weight-spec.js'
 import { narrowPlan } from './narrow-plan.js'
@@ -40,7 +41,7 @@ export async function loadDummyWeights(options: DummyOptions): Promise<LoadedWei
       const values = new Float32Array(rows * k)
       for (let r = 0; r < rows; r++) {
         const row = offset + (first + r) * strideN
-        for (let c = 0; c < k; c++) values[r * k + c] = table[mix(key, row + c * strideK)]!
+        for (let c = 0; c < k; c++) values[r * k + c] = table[tablePlace(key, row + c * strideK)]!
       }
       use(first, rows, { dtype: 'F32', bytes: bytesOf(values), offset: 0, strideN: k, strideK: 1 })
     }
@@ -70,10 +71,6 @@ function hashName(name: string): number {
   return hash >>> 0
 }
 
-/** Scrambles (key, index) to a place in the table: the finaliser of MurmurHash3. `index` may exceed 32 bits. */
-function mix(key: number, index: number): number {
-  let h = (key ^ (index >>> 0) ^ Math.imul(Math.floor(index / 4294967296), 0x9e3779b1)) >>> 0
-  h = Math.imul(h ^ (h >>> 16), 0x85ebca6b)
-  h = Math.imul(h ^ (h >>> 13), 0xc2b2ae35)
-  return (h ^ (h >>> 16)) >>> (32 - TABLE_BITS)
-}
+/** Scrambles (key, index) to a place in the table. `index` may exceed 32 bits. */
+const tablePlace = (key: number, index: number): number =>
+  mixBits(key ^ (index >>> 0) ^ Math.imul(Math.floor(index / 4294967296), 0x9e3779b1)) >>> (32 - TABLE_BITS)
