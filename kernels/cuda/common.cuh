@@ -96,6 +96,34 @@ DEVICE uint4 ld_stream16(const void *p) {
   return v;
 }
 
+/// Cache policies for copies: what is read once should leave L2 first, what is read by many blocks last.
+DEVICE u64 policy_evict_first() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+DEVICE u64 policy_evict_last() {
+  u64 policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// As ld_stream16, with a cache policy.
+DEVICE uint4 ld_stream16(const void *p, u64 policy) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p), "l"(policy));
+  return v;
+}
+
+/// Asks for `bytes` bytes (a multiple of 16, as the address) to be in the L2 cache; nobody waits for them. Before sm_90: nothing.
+DEVICE void prefetch_l2(const void *p, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
+
 /// True when rows that begin at p and lie `stride` elements apart are 16-byte aligned.
 template <class T> DEVICE bool aligned16(const T *p, i64 stride) {
   return ((u64)p & 15) == 0 && ((u64)(stride * (i64)sizeof(T)) & 15) == 0;
@@ -324,18 +352,6 @@ DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memo
 /// Until at most PENDING groups of stores have not been read out of shared memory / have not been written.
 template <int PENDING> DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 template <int PENDING> DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory"); }
-
-/// Cache policies for copies: what is read once should leave L2 first, what is read by many blocks last.
-DEVICE u64 policy_evict_first() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-DEVICE u64 policy_evict_last() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
 
 #endif // sm_90
 

@@ -15,7 +15,7 @@ const missing = spawnSync(compiler, ['--version']).status !== 0
 
 it.skipIf(missing).each([
   ['products', 3 * 17 + 1],
-  ['gemv', 2 * 11 + 1],
+  ['gemv', 2 * 11 + 2],
 ])('%s on an emulated GPU', { timeout: 120_000 }, (program, cases) => {
   const folder = mkdtempSync(join(tmpdir(), 'switchyard-products-'))
   try {

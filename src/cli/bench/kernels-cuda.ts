@@ -6,6 +6,7 @@ import type { FlagTable } from '../../config/flag-spec.js'
 import { attentionBenches } from '../../device/cuda/bench/attention.js'
 import { BenchDevice, type KernelBench, type KernelFigure, LIMITS } from '../../device/cuda/bench/bench.js'
 import { gemmBenches } from '../../device/cuda/bench/gemm.js'
+import { layerBenches } from '../../device/cuda/bench/layer.js'
 import { smallBenches } from '../../device/cuda/bench/small.js'
 import { CudaError } from '../../device/cuda/errors.js'
 import { addFlags, takeFlags } from '../flag-options.js'
@@ -13,7 +14,7 @@ import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
 
-const BENCHES: readonly KernelBench[] = [...gemmBenches, ...attentionBenches, ...smallBenches]
+const BENCHES: readonly KernelBench[] = [...gemmBenches, ...layerBenches, ...attentionBenches, ...smallBenches]
 const NAMES = BENCHES.map(b => b.name)
 const group = 'Workload'
 

@@ -5,6 +5,7 @@ import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import { bindGemv, GEMV_ROWS, refusesGemv } from './gemv.js'
 import { ceilDiv, field, kernelOf, matrixAddress, vectorAddress } from './operands.js'
+import { boundProduct } from './read-ahead.js'
 
 /**
  * Up to this many rows are taken by warps: small matrices cost a launch whoever multiplies, and large ones the library reads as
@@ -44,9 +45,10 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
     bias: biasAt,
   }
   const gemv = refusesGemv(spec) === undefined ? bindGemv(d, spec) : undefined
+  if (gemv) boundProduct(d, { n, k, address: matrixAddress(d, weight) }, gemv.readAhead)
   const most = gemvRowsOf(n, k)
   return kernelOf([o, i], rows => {
-    if (gemv && rows <= most) return gemv(rows)
+    if (gemv && rows <= most) return gemv.run(rows)
     library(rows)
     if (!add) return
     add.set(3, rows)
@@ -79,5 +81,5 @@ export function fastHeadLinear(d: CudaKernels, a: Parameters<Ops['headLinear']>[
     out: { address: o.address, dtype: o.type, stride: o.stride },
     batch: { count, x: xHeadStride, weight: strideBytes / 2, out: outHeadStride },
   })
-  return kernelOf([o, i], rows => (rows <= GEMV_ROWS ? gemv(rows) : library(rows)))
+  return kernelOf([o, i], rows => (rows <= GEMV_ROWS ? gemv.run(rows) : library(rows)))
 }
