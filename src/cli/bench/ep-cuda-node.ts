@@ -17,6 +17,9 @@ export interface NodeRank {
 export const describeFault = (member: number, f: PeerFault): string =>
   `rank ${member} waited in vain for ${f.phase} of rank ${f.peer} (place ${f.place}, operation ${f.epoch}, seen ${f.seen})`
 
+/** A meeting takes some 1.5 µs over NVLink. */
+const MEETINGS = 60
+
 export class PeerNode implements Disposable {
   readonly ranks: readonly NodeRank[]
   readonly #taken: { device: CudaDevice; address: number }[] = []
@@ -82,7 +85,8 @@ export class PeerNode implements Disposable {
    * @param parts one launch function a rank
    */
   time(parts: readonly (readonly (() => void)[])[], times: number, warmUp = 3): number[] {
-    const meet = this.each(r => r.peer.bindBarrier())
+    // Long enough that all ranks' launches are queued before the first part begins.
+    const meet = this.each(r => r.peer.bindBarrier(MEETINGS))
     const events = this.each(({ device }) =>
       Array.from({ length: times }, () =>
         parts.map(() => [new DriverEvent(device.context, true), new DriverEvent(device.context, true)] as const),
