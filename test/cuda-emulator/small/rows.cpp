@@ -83,8 +83,10 @@ template <class X, class Kernel> void added(Kernel kernel, int width, int thread
 
 struct Turn {
   int width, interleaved, position;
-  std::vector<float> table;
-  Turn(int width, int interleaved, int position) : width(width), interleaved(interleaved), position(position), table(20 * width) {
+  std::vector<float4> storage;
+  const float *table() const { return reinterpret_cast<const float *>(storage.data()); }
+  Turn(int width, int interleaved, int position) : width(width), interleaved(interleaved), position(position), storage(5 * width) {
+    float *table = reinterpret_cast<float *>(storage.data());
     for (int p = 0; p < 20; p++)
       for (int i = 0; i < width / 2; i++)
         table[p * width + i] = (float)std::cos(p / std::pow(1.3, i)), table[p * width + width / 2 + i] = (float)std::sin(p / std::pow(1.3, i));
@@ -93,7 +95,7 @@ struct Turn {
     if (c >= width) return v[from + c];
     const int half = width / 2, i = c % half;
     const double u = v[from + (interleaved ? 2 * i : i)], w = v[from + (interleaved ? 2 * i + 1 : half + i)];
-    const double cosine = table[position * width + i], sine = table[position * width + half + i];
+    const double cosine = table()[position * width + i], sine = table()[position * width + half + i];
     return c < half ? u * cosine - w * sine : w * cosine + u * sine;
   }
 };
@@ -106,23 +108,38 @@ std::vector<double> normalised(const std::vector<double> &x, const float *weight
   return y;
 }
 
-template <class T, class Kernel> void toCache(const std::string &name, Kernel kernel, int heads, int kvHeads, int width, int ropeWidth, int interleaved, bool normed) {
+// Kernels by lanes take one argument more.
+template <class Kernel> constexpr bool byLanes = false;
+template <class T> constexpr bool byLanes<void (*)(T *, T *, const int *, const int *, const float *, const float *, const float *, int *, int, int, int, int, int, int, int, float, int, int, long long, long long, long long, long long)> = true;
+
+template <class T, class Kernel> void toCache(const std::string &name, Kernel kernel, int heads, int kvHeads, int width, int ropeWidth, int interleaved, bool normed, int steps = 0) {
   const int all = heads + 2 * kvHeads, slots[2] = {4, -1}, positions[2] = {7, 3};
   Rows<T> x(2, all * width, 2), kv(6, 2 * kvHeads * width);
   auto before = x;
-  std::vector<float> q(width), k(width);
+  std::vector<float4> storage[2] = {std::vector<float4>(width / 4 + 1), std::vector<float4>(width / 4 + 1)};
+  float *q = reinterpret_cast<float *>(storage[0].data()), *k = reinterpret_cast<float *>(storage[1].data());
   for (int c = 0; c < width; c++) q[c] = noiseOf(1), k[c] = noiseOf(1);
   int faults[2] = {0, 0};
   const Turn turns[2] = {Turn(ropeWidth, interleaved, 7), Turn(ropeWidth, interleaved, 3)};
-  machine::launch({(unsigned)(2 * all + 7) / 8, 1, 1}, 256, 0, [&] {
-    kernel(x.data(), kv.data(), slots, positions, turns[0].table.data(), normed ? q.data() : nullptr, normed ? k.data() : nullptr, faults, 2, heads, kvHeads, width, ropeWidth, interleaved, 1e-6f, 6, 20, x.stride, kv.stride, 1, 1);
-  });
+  const float *qw = normed ? q : nullptr, *kw = normed ? k : nullptr;
+  if constexpr (byLanes<Kernel>) {
+    int laneBits = 0;
+    while (16 << laneBits < width) laneBits++;
+    const int groups = (all * (1 << laneBits) + 31) / 32, chunks = (groups + steps - 1) / steps;
+    machine::launch({(unsigned)(2 * chunks + 3) / 4, 1, 1}, 128, 0, [&] {
+      kernel(x.data(), kv.data(), slots, positions, turns[0].table(), qw, kw, faults, 2, heads, kvHeads, width, ropeWidth, laneBits, steps, 1e-6f, 6, 20, x.stride, kv.stride, 1, 1);
+    });
+  } else {
+    machine::launch({(unsigned)(2 * all + 7) / 8, 1, 1}, 256, 0, [&] {
+      kernel(x.data(), kv.data(), slots, positions, turns[0].table(), qw, kw, faults, 2, heads, kvHeads, width, ropeWidth, interleaved, 1e-6f, 6, 20, x.stride, kv.stride, 1, 1);
+    });
+  }
   double worst = faults[0] ? 1e9 : 0;
   for (int r = 0; r < 2; r++)
     for (int h = 0; h < all; h++) {
       std::vector<double> head;
       for (int c = 0; c < width; c++) head.push_back(before.at(r, h * width + c));
-      if (h < heads + kvHeads && normed) head = normalised(head, h < heads ? q.data() : k.data());
+      if (h < heads + kvHeads && normed) head = normalised(head, h < heads ? q : k);
       for (int c = 0; c < width; c++) {
         if (h >= heads && slots[r] < 0) continue;
         const double want = h < heads + kvHeads ? turns[r](head, 0, c) : head[c];
@@ -144,7 +161,7 @@ template <class T, class Kernel> void latentToCache(const std::string &name, Ker
   int faults[2] = {0, 0};
   const Turn turn(ropeWidth, interleaved, 7);
   machine::launch({2, 1, 1}, threads, 0, [&] {
-    kernel(x.data(), kv.data(), slots, positions, turn.table.data(), weight, faults, 2, latent, ropeWidth, interleaved, 1e-6f, 6, 20, x.stride, kv.stride, 1, 1);
+    kernel(x.data(), kv.data(), slots, positions, turn.table(), weight, faults, 2, latent, ropeWidth, interleaved, 1e-6f, 6, 20, x.stride, kv.stride, 1, 1);
   });
   std::vector<double> row, key;
   for (int c = 0; c < latent; c++) row.push_back(x.at(0, c));
@@ -172,11 +189,20 @@ int main() {
     added<bf16>(add_rms_norm_bf16_bf16_8, 2048, 256);
     added<bf16>(add_rms_norm_bf16_bf16_8, 9000, 256);
     added<float>(add_rms_norm_f32_bf16_1, 77, 96);
-    toCache<bf16>("heads of 128", qk_norm_rope_store_bf16_4, 8, 2, 128, 128, 0, true);
-    toCache<bf16>("heads of 64, no norms, interleaved", qk_norm_rope_store_bf16_4, 4, 4, 64, 64, 1, false);
-    toCache<float>("half of a head rotated", qk_norm_rope_store_f32_4, 3, 1, 40, 16, 1, true);
-    toCache<float>("odd heads", qk_norm_rope_store_f32_1, 2, 2, 19, 6, 0, true);
-    toCache<bf16>("heads of 256", qk_norm_rope_store_bf16_4_wide, 2, 1, 256, 128, 0, false);
+    for (int steps : {1, 2, 5}) {
+      const std::string by = ", " + std::to_string(steps) + " groups a warp";
+      toCache<bf16>("heads of 128" + by, qk_norm_rope_store_bf16_halves, 8, 2, 128, 128, 0, true, steps);
+      toCache<bf16>("heads of 64, no norms, interleaved" + by, qk_norm_rope_store_bf16_pairs, 4, 4, 64, 64, 1, false, steps);
+      toCache<float>("half of a head rotated" + by, qk_norm_rope_store_f32_halves, 3, 1, 96, 32, 0, true, steps);
+      toCache<float>("half of a head rotated, interleaved" + by, qk_norm_rope_store_f32_pairs, 7, 1, 48, 32, 1, true, steps);
+      toCache<bf16>("heads of 80" + by, qk_norm_rope_store_bf16_halves, 5, 3, 80, 80, 0, true, steps);
+      toCache<bf16>("heads of 256" + by, qk_norm_rope_store_bf16_halves, 2, 1, 256, 128, 0, false, steps);
+      toCache<float>("heads of 512" + by, qk_norm_rope_store_f32_pairs, 2, 1, 512, 512, 1, true, steps);
+      toCache<bf16>("heads of 16" + by, qk_norm_rope_store_bf16_pairs, 3, 2, 16, 16, 1, true, steps);
+    }
+    toCache<bf16>("any heads of 128", qk_norm_rope_store_bf16_any, 8, 2, 128, 128, 0, true);
+    toCache<float>("any heads, half of each rotated", qk_norm_rope_store_f32_any, 3, 1, 40, 16, 1, true);
+    toCache<float>("odd heads", qk_norm_rope_store_f32_any, 2, 2, 19, 6, 0, true);
     latentToCache<bf16>("latent of 512", latent_norm_rope_store_bf16_4, 512, 64, 1, 128);
     latentToCache<float>("odd latent", latent_norm_rope_store_f32_1, 37, 10, 0, 64);
   }

@@ -11,6 +11,15 @@ import { bounded, ceilDiv, field, kernelOf, parameterField, vectorAddress, vecto
 const WIDEST_HEAD = 512
 const ROPE_WARPS = 4
 const FUSED_WARPS = 8
+/** Of a head, in a lane; and warps of a block of the kernel that works so. */
+const LANE_ELEMENTS = 16
+const LANE_WARPS = 4
+/** Warps that an SM is given before one takes more than one group of heads. */
+const WARPS_AN_SM = 32
+
+/** Groups of a row's heads that a warp takes one after another: few rows are spread over all SMs, many share what a row has in common. */
+export const stepsOf = (rows: number, groups: number, sms: number): number =>
+  Math.min(groups, Math.max(1, Math.floor((rows * groups) / (sms * WARPS_AN_SM))))
 
 const positionsOf = (table: MemorySpan, width: number): number => Math.floor(table.byteLength / 4 / width)
 
@@ -50,25 +59,38 @@ export const ropeOps = (d: CudaKernels): RopeOps => ({
     const [s, p] = [field(d, slots), field(d, positions)]
     if (i.type !== cache.type) throw new Unreachable('a cache of another type than its rows')
     const [q, k] = [vectorAddress(d, norms?.q, headWidth), vectorAddress(d, norms?.k, headWidth)]
-    const v = vectorWidth([4, 1], headWidth, [i, cache, parameterField(q), parameterField(k)])
+    const lanes = 2 ** Math.ceil(Math.log2(headWidth / LANE_ELEMENTS))
+    const groups = ceilDiv(pieces * lanes, 32)
+    const table = d.addressOf(rope.cosSin)
+    // Eight elements of a row and eight f32 parameters at once.
+    const byLanes =
+      headWidth % LANE_ELEMENTS === 0 &&
+      rope.width % LANE_ELEMENTS === 0 &&
+      vectorWidth([8, 1], headWidth, [i, cache, ...[table, q, k].map(parameterField)]) === 8
+    const form = !byLanes ? 'any' : rope.interleaved ? 'pairs' : 'halves'
     const args = d
-      .kernel('fused_qk.cu', `qk_norm_rope_store_${i.type}_${v}${v === 4 && headWidth > 128 ? '_wide' : ''}`)
+      .kernel('fused_qk.cu', `qk_norm_rope_store_${i.type}_${form}`)
       .bind(
         [
-          ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64'] as const),
-          ...(['i32', 'i32', 'i32', 'i32', 'i32', 'i32', 'f32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'] as const),
+          ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'i32', 'i32'] as const),
+          ...(byLanes ? (['i32', 'i32'] as const) : (['i32'] as const)),
+          ...(['f32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64'] as const),
         ],
         [
-          ...[i.address, cache.address, s.address, p.address, d.addressOf(rope.cosSin), q, k, faultAddress(d)],
-          ...[0, heads, kvHeads, headWidth, rope.width, rope.interleaved ? 1 : 0, norms?.eps ?? 0],
-          ...[bounded(cache.capacity), positionsOf(rope.cosSin, rope.width)],
+          ...[i.address, cache.address, s.address, p.address, table, q, k, faultAddress(d)],
+          ...[0, heads, kvHeads, headWidth, rope.width],
+          ...(byLanes ? [Math.log2(lanes), 1] : [rope.interleaved ? 1 : 0]),
+          ...[norms?.eps ?? 0, bounded(cache.capacity), positionsOf(rope.cosSin, rope.width)],
           ...[i.stride, cache.stride, s.stride, p.stride],
         ],
         { programmatic: true },
       )
     return kernelOf([i, s, p], rows => {
       args.set(8, rows)
-      args.launch([ceilDiv(rows * pieces, FUSED_WARPS), 1, 1], 32 * FUSED_WARPS)
+      if (!byLanes) return args.launch([ceilDiv(rows * pieces, FUSED_WARPS), 1, 1], 32 * FUSED_WARPS)
+      const steps = stepsOf(rows, groups, d.properties.sms)
+      args.set(14, steps)
+      args.launch([ceilDiv(rows * ceilDiv(groups, steps), LANE_WARPS), 1, 1], 32 * LANE_WARPS)
     })
   },
 
