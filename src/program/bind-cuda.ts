@@ -2,12 +2,12 @@
 // that have one kernel together are bound as one operation, in the place of the first. `fused: false` binds every operation by
 // itself: the reference that fused programs are compared with.
 import { Unreachable } from '../config/errors.js'
-import type { DeviceOps, RopeShape } from '../device/device-ops.js'
-import type { Kernel, Operand, ParameterVector } from '../device/ops.js'
-import { type Binding, type BoundOperation, bindProgram } from './bind.js'
+import type { DeviceOps } from '../device/device-ops.js'
+import type { Kernel } from '../device/ops.js'
+import { type BoundOperation, bindProgram } from './bind.js'
+import { type Binding, Resolver, specsOf } from './binding.js'
 import { type Fusion, fuseOperations, type OperationGroup } from './fuse.js'
-import type { Operation, Ref } from './operation.js'
-import type { BufferSpec } from './program.js'
+import type { Operation } from './operation.js'
 
 export interface CudaBinding extends Binding {
   readonly ops: DeviceOps
@@ -22,9 +22,10 @@ export function bindCudaProgram(binding: CudaBinding): readonly BoundOperation[]
     binding.fused === false
       ? operations.map((_, first) => ({ first, count: 1, fusion: null }))
       : fuseOperations(operations)
-  const resolver = new DeviceResolver(binding)
+  const resolver = new Resolver(binding, specsOf(binding.program))
   const own = groups.map(({ first, fusion }) => {
-    const kernel = fusion ? resolver.fusion(fusion) : resolver.operation(operations[first]!)
+    const { ops } = binding
+    const kernel = fusion ? bindFusion(fusion, ops, resolver) : hostOperation(operations[first]!, ops, resolver)
     return kernel && { kernel, first }
   })
   // The rest is bound as on any device.
@@ -43,80 +44,52 @@ export function bindCudaProgram(binding: CudaBinding): readonly BoundOperation[]
   return all.sort((a, b) => a.index - b.index)
 }
 
-class DeviceResolver {
-  readonly #binding: CudaBinding
-  readonly #specs: ReadonlyMap<string, BufferSpec>
-
-  constructor(binding: CudaBinding) {
-    this.#binding = binding
-    this.#specs = new Map(binding.program.buffers.map(b => [b.name, b]))
-  }
-
-  /** An operation that the CPU does on host memory, or null. */
-  operation(op: Operation): Kernel | null {
-    const { ops, idTables } = this.#binding
-    const table = (name: string) => idTables.spans[name] ?? missing(`table ${name}`)
-    switch (op.kind) {
-      case 'clamp':
-        return ops.clamp({ x: this.#at(op.args.x), width: op.args.x.width, limit: op.args.limit })
-      case 'map_ids': {
-        const { out, ids } = op.args
-        return ops.mapIds({ out: this.#at(out), ids: this.#at(ids), table: table(op.args.table), width: ids.width })
-      }
-      case 'choose_replicas': {
-        const { out, ids, requestKeys, positions, layer } = op.args
-        return ops.chooseReplicas({
-          out: this.#at(out),
-          ids: this.#at(ids),
-          requestKeys: this.#at(requestKeys),
-          positions: this.#at(positions),
-          table: table(op.args.table),
-          columns: idTables.columns[op.args.table] ?? missing(`table ${op.args.table}`),
-          layer,
-          width: ids.width,
-        })
-      }
-      default:
-        return null
+/** An operation that the CPU does on host memory, or null. */
+function hostOperation(op: Operation, ops: DeviceOps, r: Resolver): Kernel | null {
+  const table = (name: string) => r.idTables.spans[name] ?? missing(`table ${name}`)
+  switch (op.kind) {
+    case 'clamp':
+      return ops.clamp({ x: r.at(op.args.x), width: op.args.x.width, limit: op.args.limit })
+    case 'map_ids': {
+      const { out, ids } = op.args
+      return ops.mapIds({ out: r.at(out), ids: r.at(ids), table: table(op.args.table), width: ids.width })
     }
-  }
-
-  fusion(fusion: Fusion): Kernel {
-    const { ops } = this.#binding
-    const rows = {
-      x: this.#at(fusion.x),
-      kv: this.#at(fusion.store.kv),
-      slots: this.#at(fusion.store.slots),
-      positions: this.#at(fusion.rope.positions),
-      rope: this.#rope(fusion),
+    case 'choose_replicas': {
+      const { out, ids, requestKeys, positions, layer } = op.args
+      return ops.chooseReplicas({
+        out: r.at(out),
+        ids: r.at(ids),
+        requestKeys: r.at(requestKeys),
+        positions: r.at(positions),
+        table: table(op.args.table),
+        columns: r.idTables.columns[op.args.table] ?? missing(`table ${op.args.table}`),
+        layer,
+        width: ids.width,
+      })
     }
-    if (fusion.kind === 'latent_norm_rope_store') {
-      const { weight, eps, width } = fusion.norm
-      return ops.latentNormRopeStore({ ...rows, latent: width, norm: { weight: this.#vector(weight), eps } })
-    }
-    const { heads, kvHeads, headWidth, norms } = fusion
-    const sizes = { heads, kvHeads, headWidth }
-    if (norms === null) return ops.qkNormRopeStore({ ...rows, ...sizes })
-    const bound = { q: this.#vector(norms.q), k: this.#vector(norms.k), eps: norms.eps }
-    return ops.qkNormRopeStore({ ...rows, ...sizes, norms: bound })
+    default:
+      return null
   }
+}
 
-  #rope({ rope }: Fusion): RopeShape {
-    const cosSin = this.#binding.ropeTables[rope.table] ?? missing(`rope table ${rope.table}`)
-    return { width: rope.width, interleaved: rope.interleaved, cosSin }
+function bindFusion(fusion: Fusion, ops: DeviceOps, r: Resolver): Kernel {
+  const { width, interleaved, positions, table } = fusion.rope
+  const rows = {
+    x: r.at(fusion.x),
+    kv: r.at(fusion.store.kv),
+    slots: r.at(fusion.store.slots),
+    positions: r.at(positions),
+    rope: { width, interleaved, cosSin: r.table(table) },
   }
-
-  #at(ref: Ref): Operand {
-    const { buffers, activation } = this.#binding
-    const spec = this.#specs.get(ref.buffer) ?? missing(`buffer ${ref.buffer}`)
-    const span = buffers[ref.buffer] ?? missing(`memory of buffer ${ref.buffer}`)
-    const operand = { span, offset: ref.column, stride: spec.columns }
-    return spec.dtype === 'act' && activation === 'bf16' ? { ...operand, dtype: 'bf16' } : operand
+  if (fusion.kind === 'latent_norm_rope_store') {
+    const { weight, eps, width: latent } = fusion.norm
+    return ops.latentNormRopeStore({ ...rows, latent, norm: { weight: r.vector(weight), eps } })
   }
-
-  #vector(name: string): ParameterVector {
-    return this.#binding.weights.vectors[name] ?? missing(`vector ${name}`)
-  }
+  const { heads, kvHeads, headWidth, norms } = fusion
+  const sizes = { heads, kvHeads, headWidth }
+  if (norms === null) return ops.qkNormRopeStore({ ...rows, ...sizes })
+  const bound = { q: r.vector(norms.q), k: r.vector(norms.k), eps: norms.eps }
+  return ops.qkNormRopeStore({ ...rows, ...sizes, norms: bound })
 }
 
 function missing(what: string): never {

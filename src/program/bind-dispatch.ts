@@ -3,11 +3,10 @@
 import type { CollectiveTag } from '../comm/index.js'
 import { i32View } from '../device/memory.js'
 import type { Kernel, Operand, Ops, PackedMatrix, ParameterVector } from '../device/ops.js'
-import type { Step } from '../runtime/wait.js'
 import type { IdTables } from './bind-ids.js'
+import type { HostBound } from './binding.js'
 import type { DispatchMode, ExpertDispatcher, ReceivedTokens } from './expert-dispatch.js'
 import type { Operation, Ref } from './operation.js'
-import type { RowValues } from './program.js'
 
 export type DispatchOperation = Extract<
   Operation,
@@ -25,11 +24,7 @@ export interface DispatchBinding {
   readonly received: Map<DispatchMode, ReceivedTokens>
 }
 
-type Bound =
-  | { readonly how: 'local'; readonly run: (values: RowValues) => void }
-  | { readonly how: 'collective'; readonly run: (values: RowValues) => Step<void> }
-
-export function bindDispatchOperation(op: DispatchOperation, tag: CollectiveTag, b: DispatchBinding): Bound {
+export function bindDispatchOperation(op: DispatchOperation, tag: CollectiveTag, b: DispatchBinding): HostBound {
   const { mode } = op.args
   switch (op.kind) {
     case 'dispatch_send': {

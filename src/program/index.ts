@@ -1,7 +1,9 @@
 // The forward pass as data, and what carries it out.
 export { type ArenaPlan, bufferBytes, elementBytes, planArena } from './arena.js'
-export { type Binding, type BoundOperation, bindProgram, type IdTables } from './bind.js'
+export { type BoundOperation, bindProgram } from './bind.js'
 export { bindCudaProgram, type CudaBinding } from './bind-cuda.js'
+export type { IdTables } from './bind-ids.js'
+export type { Binding } from './binding.js'
 export { columns, ProgramBuilder } from './builder.js'
 export { runSequential } from './executor.js'
 export type { DispatchMode, ExpertDispatcher, ReceivedTokens } from './expert-dispatch.js'
