@@ -11,6 +11,9 @@ import { StreamKernels } from '../../src/device/cuda/kernels.js'
 import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import { HostMemoryLender, type MemorySpan, u8View } from '../../src/device/memory.js'
 
+// A stream of its own queue for every rank: one that waits must not hold up the one it waits for.
+process.env['CUDA_DEVICE_MAX_CONNECTIONS'] = '32'
+
 const SHAPES = Number(process.env['SWITCHYARD_TEST_SHAPES'] ?? 500)
 const gpus = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount')
 const contexts = Array.from({ length: Math.min(gpus, 2) }, (_, gpu) => new CudaContext(gpu))

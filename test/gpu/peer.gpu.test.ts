@@ -8,6 +8,9 @@ import { CudaDriver } from '../../src/device/cuda/driver.js'
 import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import { CounterRandom, STREAM } from '../../src/runtime/random.js'
 
+// A stream of its own queue for every rank: one that waits must not hold up the one it waits for.
+process.env['CUDA_DEVICE_MAX_CONNECTIONS'] = '32'
+
 const gpus = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount')
 const placed = (ranks: number): number[] => Array.from({ length: ranks }, (_, r) => r % Math.min(gpus, ranks))
 
