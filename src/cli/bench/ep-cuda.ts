@@ -43,16 +43,28 @@ export interface EpCudaFigure {
 /** GB/s one way of stores to a peer, both ways at once, on two H200s (18 links of NVLink 4). */
 export const LINK_GBS = 364
 
-export function* benchEpCuda(shapes: readonly EpCudaShape[], o: EpCudaOptions): Iterable<EpCudaFigure> {
-  const wants = (part: EpCudaPart): boolean => o.parts.includes(part)
-  if (wants('controls')) yield* controls(o)
+/** @param failed hears of a part that did not come to its end; the others are measured all the same */
+export function* benchEpCuda(
+  shapes: readonly EpCudaShape[],
+  o: EpCudaOptions,
+  failed: (part: string, error: unknown) => void,
+): Iterable<EpCudaFigure> {
+  const runs: [EpCudaPart, string, () => Iterable<EpCudaFigure>][] = [['controls', '', () => controls(o)]]
   for (const shape of shapes) {
-    if (wants('normal')) yield* normal(shape, o, 'bf16')
-    if (wants('fp8')) yield* normal(shape, o, 'fp8')
-    if (wants('expand')) yield* expanded(shape, o)
-    if (wants('low_latency')) yield* lowLatency({ ...shape, tokens: 128 }, o)
-    if (wants('low_latency')) yield* lowLatency({ ...shape, tokens: 1 }, o)
-    if (wants('layer')) yield* layer(shape, o)
+    const name = nameOf(shape)
+    runs.push(['normal', name, () => normal(shape, o, 'bf16')])
+    runs.push(['fp8', name, () => normal(shape, o, 'fp8')])
+    runs.push(['expand', name, () => expanded(shape, o)])
+    for (const tokens of [128, 1]) runs.push(['low_latency', name, () => lowLatency({ ...shape, tokens }, o)])
+    runs.push(['layer', name, () => layer(shape, o)])
+  }
+  for (const [part, name, run] of runs) {
+    if (!o.parts.includes(part)) continue
+    try {
+      yield* run()
+    } catch (error) {
+      failed(`${part} ${name}`, error)
+    }
   }
 }
 

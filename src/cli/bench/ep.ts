@@ -193,7 +193,12 @@ function onCuda(
   )
   if (options['controls'] === true) parts.unshift('controls')
   const results: EpCudaFigure[] = []
-  for (const found of benchEpCuda(shapes, { gpus, sms, parts, times: flags.rounds })) {
+  const failures: unknown[] = []
+  const failed = (part: string, error: unknown) => {
+    failures.push(error)
+    io.err(`error in ${part}: ${error instanceof Error ? error.message : String(error)}\n`)
+  }
+  for (const found of benchEpCuda(shapes, { gpus, sms, parts, times: flags.rounds }, failed)) {
     results.push(found)
     io.err(
       `${found.what}; ${found.shape}; ${found.sms} SMs: ${found.us.toFixed(1)} µs, ${found.linkGBs.toFixed(0)} GB/s\n`,
@@ -213,6 +218,7 @@ function onCuda(
       ]),
     ),
   )
+  if (failures.length > 0) throw failures[0]
 }
 
 function list<T>(flag: string, text: string, expected: string, parse: (part: string) => T | undefined): T[] {
