@@ -136,7 +136,7 @@ async function record(
       await run(warmupSteps)
       await engine.flushCache()
     }
-    trace.start()
+    await engine.startTrace()
     await run(steps)
     trace.stop()
   } finally {

@@ -251,6 +251,20 @@ export class Engine implements GenerationEngine {
     }
   }
 
+  /**
+   * Begins a trace: resolves when every rank records, so that what is asked of the engine from then on is in it whole.
+   * @throws EngineError when the engine is closing or has failed
+   */
+  async startTrace(): Promise<void> {
+    this.#trace?.start()
+    // Ranks that sleep look at the switch when they wake.
+    this.#host.wake()
+    while (this.#trace?.recording === false) {
+      this.#refuseWhenGone()
+      await new Promise(resolve => setTimeout(resolve, 1))
+    }
+  }
+
   /** What the ranks do, step by step; null unless the engine was started with `traceRecords`. */
   get trace(): EngineTrace | null {
     return this.#trace

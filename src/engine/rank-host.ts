@@ -104,6 +104,11 @@ export class RankHost {
   send(rank: number, command: RankCommand): void {
     this.#ranks[rank]?.commands.postMessage(command)
     // Every rank takes part in the next vote, so all of them must wake.
+    this.wake()
+  }
+
+  /** Ranks that sleep begin another step. */
+  wake(): void {
     for (let r = 0; r < this.#ranks.length; r++) this.control.ring(r)
   }
 

@@ -4,7 +4,9 @@ import type { RankCoordinates } from '../parallel/index.js'
 import { type Operation, type Program, type ProgramGroup, trafficOf } from '../program/index.js'
 import { PHASES } from '../runtime/control.js'
 import {
+  isRecording,
   openTraceRing,
+  type RankEvents,
   readTrace,
   recordsWritten,
   switchRecording,
@@ -38,12 +40,20 @@ export class EngineTrace {
     return ranks.length === launches.length ? new EngineTrace(plan, ranks) : null
   }
 
-  /** Steps that begin from now on are recorded; what was recorded before is forgotten. */
+  /**
+   * Steps that begin from now on are recorded; what was recorded before is forgotten. A rank may be past the beginning of a
+   * step that others have not begun: a step is recorded by all once `recording` is true (`Engine.startTrace`).
+   */
   start(): void {
     for (const rank of this.#ranks) {
       rank.from = recordsWritten(rank.ring)
       switchRecording(rank.ring, true)
     }
+  }
+
+  /** Whether every rank is in a step that is recorded. */
+  get recording(): boolean {
+    return this.#ranks.every(({ ring }) => isRecording(ring))
   }
 
   /** The step that runs is recorded to its end, further ones are not. */
@@ -52,14 +62,16 @@ export class EngineTrace {
   }
 
   /**
-   * What ranks have recorded since `start`, without steps that found nothing to do at the end. A rank writes a step down
-   * when its next one begins: the last one is there for certain once the engine is closed.
+   * What ranks have recorded since `start`, from the first step with something to do to the last one, of those that all
+   * ranks have recorded: a step makes sense only with all of its ranks. A rank writes a step down when its next one begins:
+   * the last one is there for certain once the engine is closed.
    */
   read(): Trace {
     const { variants } = this.#plan
-    const ranks = this.#ranks.map(({ launch, ring, from }) => {
-      const { steps, lost } = readTrace(ring, from)
-      const last = steps.findLastIndex(step => step.rows !== null)
+    const recorded = this.#ranks.map(({ ring, from }) => readTrace(ring, from))
+    const [first, last] = commonSteps(recorded)
+    const ranks = this.#ranks.map(({ launch }, index) => {
+      const { steps, lost } = recorded[index]!
       return {
         rank: launch.coordinates.rank,
         name: nameOf(launch.coordinates),
@@ -68,11 +80,18 @@ export class EngineTrace {
           operations: program.operations.map((op, index) => traced(op, index, program, launch)),
         })),
         ...(launch.device.kind === 'cpu' ? {} : { onDevice: true }),
-        events: { steps: steps.slice(0, last + 1), lost },
+        events: { steps: steps.filter(({ step }) => step >= first && step <= last), lost },
       }
     })
     return { ranks, phases: PHASES }
   }
+}
+
+/** Numbers of the first and the last step that all ranks have recorded and that found something to do. */
+function commonSteps(ranks: readonly RankEvents[]): readonly [number, number] {
+  const busy = ranks.map(({ steps }) => new Set(steps.flatMap(({ step, rows }) => (rows === null ? [] : [step]))))
+  const common = [...(busy[0] ?? [])].filter(step => busy.every(steps => steps.has(step)))
+  return [common[0] ?? Number.POSITIVE_INFINITY, common.at(-1) ?? Number.NEGATIVE_INFINITY]
 }
 
 const nameOf = ({ rank, attnDp, attnTp, ep }: RankCoordinates): string =>

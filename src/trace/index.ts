@@ -3,6 +3,14 @@ export { type Arrival, arrivalsOf } from './arrivals.js'
 export { type ChromeEvent, chromeEvents, chromeJson, LANE } from './chrome.js'
 export { type RankEvents, readTrace, type StepEvent } from './read.js'
 export { type OperationTrace, RECEIVED_ROWS, TraceRecorder, type TrafficObserver, traceWaits } from './recorder.js'
-export { lendTraceRing, openTraceRing, type RowName, recordsWritten, switchRecording, type TraceRing } from './ring.js'
+export {
+  isRecording,
+  lendTraceRing,
+  openTraceRing,
+  type RowName,
+  recordsWritten,
+  switchRecording,
+  type TraceRing,
+} from './ring.js'
 export { type KindShare, summarize, type TraceSummary, type WaitSum } from './summary.js'
 export type { Trace, TracedOperation, TracedProgram, TracedRank } from './trace.js'

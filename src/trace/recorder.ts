@@ -61,7 +61,9 @@ export class TraceRecorder implements StatusObserver, OperationTrace, TrafficObs
       this.#endPhase(now)
       this.#push(RECORD.step, this.#stepStart, now, this.#step, this.#program)
     }
-    this.#active = Atomics.load(this.#ring.head, HEAD.on) === 1
+    const active = Atomics.load(this.#ring.head, HEAD.on) === 1
+    if (active !== this.#active) Atomics.store(this.#ring.head, HEAD.recording, active ? 1 : 0)
+    this.#active = active
     if (!this.#active) return
     this.#step = step
     this.#stepStart = this.#clock.now()

@@ -1,6 +1,6 @@
 // The memory of a rank's trace: a ring of fixed-size records in memory lent by the node, written by the rank, read by the
 // main thread after recording has been switched off. The newest records are kept; older ones are written over.
-// Two words have one writer each: `on` the main thread, `written` the rank.
+// Each word has one writer: `on` the main thread; `written`, and `recording` (what the rank made of `on`), the rank.
 import { ALIGNMENT, hostBuffer, type MemoryLender, type MemorySpan } from '../device/memory.js'
 
 /** f64 fields of a record; a record that needs fewer leaves the rest as they are. */
@@ -8,7 +8,7 @@ export const RECORD_FIELDS = 10
 const RECORD_BYTES = RECORD_FIELDS * 8
 const HEAD_BYTES = ALIGNMENT
 
-export const HEAD = { on: 0, written: 1 } as const
+export const HEAD = { on: 0, written: 1, recording: 2 } as const
 
 /**
  * First field: the kind. Times are milliseconds of the recording clock.
@@ -48,6 +48,9 @@ export function openTraceRing(span: MemorySpan): TraceRing {
 export const switchRecording = (ring: TraceRing, on: boolean): void => {
   Atomics.store(ring.head, HEAD.on, on ? 1 : 0)
 }
+
+/** Main thread: whether the step that runs is recorded, as the rank decided when it began. */
+export const isRecording = (ring: TraceRing): boolean => Atomics.load(ring.head, HEAD.recording) === 1
 
 /** Records written since the ring was lent, those written over included. */
 export const recordsWritten = (ring: TraceRing): number => Atomics.load(ring.head, HEAD.written) >>> 0
