@@ -13,7 +13,7 @@ import {
   useMemory,
   vectorOf,
 } from '../../src/device/suite/bench.suite.js'
-import { get, type HalfRows, halfRows, randomHalf, rotate, rotations } from '../../src/device/suite/bf16.suite.js'
+import { get, type HalfRows, halfRows, randomHalf, rotate, rotations } from '../../src/device/suite/half-rows.suite.js'
 import { gumbel } from '../../src/runtime/random.js'
 import { replicaOf } from '../../src/runtime/replica-hash.js'
 import { implementationOf, openDevice } from './device.js'

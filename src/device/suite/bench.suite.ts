@@ -71,6 +71,9 @@ export const noise = (seed: number): (() => number) => {
   return () => Math.fround(r.unit() * 2 - 1)
 }
 
+/** In float64, for oracles. */
+export const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x))
+
 export const randomRows = (seed: number, rows: number, width: number, offset = 3, gap = 5): TestRows =>
   fill(rowsOf(rows, width, offset, gap), noise(seed))
 

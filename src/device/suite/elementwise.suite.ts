@@ -11,11 +11,11 @@ import {
   noise,
   randomRows,
   rowsOf,
+  sigmoid,
   spanOf,
   vectorOf,
 } from './bench.suite.js'
 
-const sigmoid = (x: number): number => 1 / (1 + Math.exp(-x))
 const widths = [1, 3, 16, 40, 80, 133]
 
 export function elementwiseSuite({ ops, leavesOut = [] }: Implementation): void {
