@@ -1,6 +1,7 @@
 // A GenerationEngine that computes nothing: every request gets its tokens at once or at a steady pace. It measures and
 // tests what stands above the engine. Its tokens are the words of one sentence, its tokenizer one id a byte.
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setImmediate as nextTurn, setTimeout as pause } from 'node:timers/promises'
+import { type Clock, systemClock } from '../runtime/clock.js'
 import { checkRequest } from './check-request.js'
 import { EventQueue } from './event-queue.js'
 import type {
@@ -18,6 +19,9 @@ export interface NullEngineOptions {
   readonly contextLength?: number
   readonly maxRunningRequests?: number
   readonly dpRanks?: number
+  readonly clock?: Clock
+  /** Comes back when `clock` is this many milliseconds further. */
+  readonly sleep?: (ms: number) => Promise<unknown>
 }
 
 const WORDS = 'the yard takes every train apart and sends each wagon to its own track '.split(/(?<= )/)
@@ -55,6 +59,8 @@ export class NullEngine implements GenerationEngine {
   readonly #stepMs: number
   readonly #limit: number
   readonly #dpRanks: number
+  readonly #clock: Clock
+  readonly #sleep: (ms: number) => Promise<unknown>
   readonly #running = new Map<string, Live>()
   readonly #waiting = new Map<string, Live>()
   #counter = 0
@@ -68,6 +74,8 @@ export class NullEngine implements GenerationEngine {
     this.contextLength = options.contextLength ?? 1 << 20
     this.#limit = options.maxRunningRequests ?? 1 << 16
     this.#dpRanks = options.dpRanks ?? 1
+    this.#clock = options.clock ?? systemClock
+    this.#sleep = options.sleep ?? pause
   }
 
   generate(request: GenerationRequest): AsyncIterable<GenerationEvent> {
@@ -85,7 +93,7 @@ export class NullEngine implements GenerationEngine {
       request,
       events: new EventQueue(end),
       dpRank: request.routedDpRank ?? this.#counter % this.#dpRanks,
-      arrived: performance.now(),
+      arrived: this.#clock.now(),
       firstToken: 0,
       made: 0,
       detach: () => signal?.removeEventListener('abort', end),
@@ -101,12 +109,12 @@ export class NullEngine implements GenerationEngine {
   async #loop(): Promise<void> {
     if (this.#looping) return
     this.#looping = true
-    let next = performance.now()
+    let next = this.#clock.now()
     while (!this.#closed && this.#running.size + this.#waiting.size > 0) {
       // A step that is late is not made up for, as in an engine.
-      next = Math.max(next + this.#stepMs, performance.now())
-      const wait = next - performance.now()
-      if (wait >= 1) await new Promise<void>(resolve => setTimeout(resolve, wait))
+      next = Math.max(next + this.#stepMs, this.#clock.now())
+      const wait = next - this.#clock.now()
+      if (wait >= 1) await this.#sleep(wait)
       else await nextTurn()
       this.#step()
     }
@@ -123,7 +131,7 @@ export class NullEngine implements GenerationEngine {
     }
     for (const [id, live] of this.#running) {
       const { maxTokens, minTokens = 0, stopTokenIds, ignoreEos } = live.request.sampling
-      live.firstToken ||= performance.now()
+      live.firstToken ||= this.#clock.now()
       const word = live.made % WORDS.length
       live.made++
       const token = FIRST_WORD + word
@@ -140,7 +148,7 @@ export class NullEngine implements GenerationEngine {
     this.#running.delete(id)
     this.#waiting.delete(id)
     live.detach()
-    const now = performance.now()
+    const now = this.#clock.now()
     const firstTokenMs = (live.firstToken || now) - live.arrived
     live.events.push({
       text: '',
