@@ -21,12 +21,12 @@
 
 namespace {
 
-/// Warps of a block, chunks of k that a warp has under way, elements of a chunk.
-constexpr int WARPS = 4, AHEAD = 4, CHUNK = 256;
+/// Warps of a block, elements of a chunk of k (8 a lane).
+constexpr int WARPS = 4, CHUNK = 256;
 
 /// Two rows of W over [from, to) of k, AHEAD chunks of each asked for before they are used. ONCE: what is read leaves the L2 cache before
 /// anything else does.
-template <bool ONCE> struct Pair {
+template <bool ONCE, int AHEAD = 4> struct Pair {
   const bf16 *first, *second;
   u64 policy;
   uint4 raw[AHEAD][2];
@@ -152,8 +152,8 @@ DEVICE int expert_of(const int *ids, int experts) {
                   w_head_stride, later, later_bytes);                                                                           \
   }
 
-DENSE(1, bf16, bf16, 7)
-DENSE(1, f32, float, 7)
+DENSE(1, bf16, bf16, 8)
+DENSE(1, f32, float, 8)
 DENSE(2, bf16, bf16, 6)
 DENSE(2, f32, float, 6)
 DENSE(4, bf16, bf16, 5)
@@ -209,7 +209,7 @@ DEVICE void down(Out *out, i64 out_stride, const bf16 *inner, const int *ids, in
   for (int choice = warp_id(); choice < top_k; choice += DOWN_WARPS) {
     const int e = expert_of(ids + choice, experts);
     const bf16 *row = w + (i64)max2(e, 0) * w_stride + (i64)column * k;
-    Pair<true> pair;
+    Pair<true, 3> pair; // rows of experts are short: 768 of k are three chunks
     pair.start(row, row + second, k, 0, 1, e >= 0);
     if (!waited) wait_for_predecessors();
     waited = true;
@@ -234,7 +234,7 @@ DEVICE void down(Out *out, i64 out_stride, const bf16 *inner, const int *ids, in
 } // namespace
 
 #define DOWN(NAME, OUT)                                                                                                         \
-  extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 3)                                                              \
+  extern "C" __global__ void __launch_bounds__(DOWN_WARPS * 32, 4)                                                              \
   gemv_down_##NAME(OUT *out, i64 out_stride, const bf16 *inner, const int *ids, int ids_stride, const float *weights,           \
                    int weights_stride, int top_k, int experts, const bf16 *w, i64 w_stride, int n, int k) {                     \
     down<OUT>(out, out_stride, inner, ids, ids_stride, weights, weights_stride, top_k, experts, w, w_stride, n, k);             \
