@@ -73,11 +73,11 @@ export function bindGemv(d: CudaKernels, { x, weight, out, bias = 0, accumulate 
       .bind(
         [
           ...(['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'i32', 'i32'] as const),
-          ...(['u64', 'u64', 'u64', 'u64', 'u64'] as const),
+          ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64'] as const),
         ],
         [
           ...[out.address, x.address, d.addressOf(weight.span), bias, 0, n, k, split, accumulate ? 1 : 0],
-          ...[out.stride, x.stride, out.headStride ?? 0, x.headStride ?? 0, weight.strideBytes / 2],
+          ...[out.stride, x.stride, out.headStride ?? 0, x.headStride ?? 0, weight.strideBytes / 2, 0, 0],
         ],
         { programmatic: true },
       )
