@@ -168,7 +168,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
 }
 
 /** What parallel sizes must fit. */
-export function modelFacts(spec: ModelSpec): ModelFacts {
+function modelFacts(spec: ModelSpec): ModelFacts {
   const { attention } = spec.layers[0]!
   const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
   const experts = moe?.kind === 'moe' ? moe.router.experts : 0

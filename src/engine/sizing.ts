@@ -51,7 +51,7 @@ function kvAllowance({ memFractionStatic }: EngineFlags, memory: MemorySituation
 }
 
 /** Tokens of one rank's KV pool: what was asked for, else what the running requests can need within the memory's limit. */
-export function kvPoolTokens(
+function kvPoolTokens(
   flags: EngineFlags,
   spec: ModelSpec,
   sizes: ParallelSizes,
@@ -84,7 +84,7 @@ export function kvPoolTokens(
 }
 
 /** The model's context length, or the shorter one that was asked for. */
-export function contextLengthOf(flags: EngineFlags, spec: ModelSpec): number {
+function contextLengthOf(flags: EngineFlags, spec: ModelSpec): number {
   const asked = flags.contextLength ?? spec.maxPositions
   if (asked > spec.maxPositions) {
     throw new EngineError('SY_ENGINE_CONTEXT_TOO_LONG', { asked, limit: spec.maxPositions })

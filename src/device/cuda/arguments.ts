@@ -1,5 +1,6 @@
 // Where the arguments of a kernel lie in its parameter buffer: each at the next multiple of its own size, as the compiler
 // lays out a parameter list (CUDA driver API, cuLaunchKernel, CU_LAUNCH_PARAM_BUFFER_POINTER). Pure.
+import { alignUp } from '../memory.js'
 import { TENSOR_MAP_BYTES } from './tensor-map.js'
 import type { ArgumentType } from './types.js'
 
@@ -22,7 +23,7 @@ export function layOutArguments(types: readonly ArgumentType[]): ArgumentLayout 
   let end = 0
   for (const type of types) {
     const { size, alignment } = BYTES[type]
-    const offset = Math.ceil(end / alignment) * alignment
+    const offset = alignUp(end, alignment)
     offsets.push(offset)
     end = offset + size
   }

@@ -66,7 +66,7 @@ const RESULT_BYTES = 96
 const RESULT_STATUS_AT = 72
 
 /** NVIDIA's advice for Hopper (cuBLAS documentation, workspace): 32 MiB. */
-export const WORKSPACE_BYTES = 32 << 20
+const WORKSPACE_BYTES = 32 << 20
 
 export class CublasLt implements CudaBlas {
   readonly #context: CudaContext

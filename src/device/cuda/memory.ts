@@ -5,7 +5,7 @@ import type { CudaContext } from './context.js'
 import type { CudaMemoryLender } from './types.js'
 
 /** Every span begins on this many bytes: enough for bulk copies with 128-byte swizzle when a row is not offset further. */
-export const DEVICE_ALIGNMENT = 1024
+const DEVICE_ALIGNMENT = 1024
 
 /** The driver hands out memory in pieces of 2 MiB; small spans share arenas of at least this size. */
 const ARENA_BYTES = 64 << 20

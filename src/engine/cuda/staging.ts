@@ -33,7 +33,7 @@ export interface StepSlot {
 }
 
 /** Inputs that some operation reads; the rest need not travel. */
-export const inputsRead = (program: Program): ReadonlySet<string> =>
+const inputsRead = (program: Program): ReadonlySet<string> =>
   new Set(program.operations.flatMap(op => readsOf(op).map(ref => ref.buffer)))
 
 export const lendDeviceInputs = (program: Program, lender: MemoryLender): InputBlock =>

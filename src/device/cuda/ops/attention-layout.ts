@@ -7,9 +7,6 @@ const PREFILL_ROWS = 128
 /** Query heads on the M side of a decode block. */
 const DECODE_HEADS = 16
 
-/** Keys of a tile: what the four warps of a block take in one turn. Parts are whole tiles. */
-export const DECODE_TILE = 64
-
 /** More parts than this make their merging the longer half. */
 const MOST_PARTS = 64
 

@@ -10,6 +10,7 @@ import {
   type Field,
   field,
   kernelOf,
+  MOST_BLOCKS_Y,
   matrixAddress,
   matrixStride,
   rowsOfMatrix,
@@ -19,7 +20,6 @@ import {
 import { bindGate } from './rows.js'
 
 const WARPS = 8
-const MOST_BLOCKS_Y = 65535
 
 export const expertOps = (d: CudaKernels): Pick<Ops, 'experts'> => ({
   experts({ out, x, ids, weights, topK, gateUp, down, gateUpBias, downBias, activation, scratch }) {

@@ -5,6 +5,7 @@ import {
   ceilDiv,
   field,
   kernelOf,
+  MOST_BLOCKS_Y,
   matrixAddress,
   matrixStride,
   rowsOfMatrix,
@@ -13,7 +14,6 @@ import {
 } from './operands.js'
 
 const WARPS = 8
-const MOST_BLOCKS_Y = 65535
 
 interface Product {
   readonly out: Operand

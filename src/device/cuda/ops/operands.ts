@@ -94,7 +94,8 @@ export const bounded = (capacity: number): number => Math.min(capacity, 0x7fffff
 
 export const ceilDiv = (a: number, b: number): number => Math.ceil(a / b)
 
-const MOST_BLOCKS_Y = 65535
+/** What CUDA allows along y and z of a grid; kernels walk on from there. */
+export const MOST_BLOCKS_Y = 65535
 
 /** Grid and block of element-wise kernels: pieces of a row along x, rows along y. */
 export function elementGrid(

@@ -19,7 +19,7 @@ import {
 const FILE = 'rows.cu'
 
 /** Clamp limit and alpha as kernels take them. */
-export const gateArguments = (a: GatedActivation): [clamped: number, limit: number, alpha: number] =>
+const gateArguments = (a: GatedActivation): [clamped: number, limit: number, alpha: number] =>
   a.kind === 'silu' ? [0, 0, 0] : [1, a.limit, a.alpha]
 
 /** Binds act(gate, up) over rows that need not be those of a batch. */
