@@ -102,6 +102,15 @@ export const ATTRIBUTE = {
 export const FUNCTION_ATTRIBUTE = { sharedBytes: 1, localBytes: 3, registers: 4, dynamicSharedBytes: 8 } as const
 export const P2P_ATTRIBUTE = { performanceRank: 1, access: 2, nativeAtomics: 3 } as const
 
+/** A call that older drivers lack. */
+function optionalCall(library: LibraryHandle, name: string, types: readonly string[]): Raw | undefined {
+  try {
+    return library.func(name, 'int', [...types]) as unknown as Raw
+  } catch {
+    return undefined
+  }
+}
+
 /**
  * The driver, initialised. Failing calls throw; those whose result is an answer are asked with `ask`.
  * @example const address = driver.get('cuMemAlloc_v2', 1 << 20)
@@ -112,6 +121,7 @@ export class CudaDriver {
   /** cuLaunchKernelEx(config, function, 0, extra) and cuEventQuery(event), unchecked: they are called most. */
   readonly launchRaw: (config: number, fn: number, params: number, extra: number) => number
   readonly queryEventRaw: (event: number) => number
+  readonly #parameterInfo: Raw | undefined
 
   /** @throws CudaError SY_CUDA_UNAVAILABLE when the driver lacks a call, SY_CUDA_CALL when it does not start */
   constructor(library: LibraryHandle) {
@@ -126,6 +136,12 @@ export class CudaDriver {
     for (const [name, types] of Object.entries(SIGNATURES)) this.#raw[name as DriverCall] = find(name, types)
     this.launchRaw = find('cuLaunchKernelEx', [HANDLE, HANDLE, HANDLE, HANDLE])
     this.queryEventRaw = find('cuEventQuery', [HANDLE])
+    this.#parameterInfo = optionalCall(library, 'cuFuncGetParamInfo', [
+      HANDLE,
+      'size_t',
+      '_Out_ size_t*',
+      '_Out_ size_t*',
+    ])
     const name = library.func('cuGetErrorName', 'int', ['int', '_Out_ str*'])
     const text = library.func('cuGetErrorString', 'int', ['int', '_Out_ str*'])
     const ask = (call: (number: number, out: (string | null)[]) => number, number: number): string => {
@@ -134,6 +150,14 @@ export class CudaDriver {
     }
     this.#text = number => ({ name: ask(name, number), text: ask(text, number) })
     this.call('cuInit', 0)
+  }
+
+  /** Where a kernel expects its `index`th argument; null beyond the last one, undefined when the driver cannot say (before CUDA 12.4). */
+  parameter(fn: number, index: number): { readonly offset: number; readonly size: number } | null | undefined {
+    if (!this.#parameterInfo) return undefined
+    const [offset, size]: [number[], number[]] = [[0], [0]]
+    const result = this.#parameterInfo(fn, index, offset as never, size as never)
+    return result === RESULT.success ? { offset: Number(offset[0]), size: Number(size[0]) } : null
   }
 
   /** @throws CudaError SY_CUDA_CALL */

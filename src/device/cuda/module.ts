@@ -67,7 +67,27 @@ class LoadedFunction implements CudaFunction {
     values: readonly ArgumentValue[],
     { programmatic = false }: { programmatic?: boolean } = {},
   ): LaunchArguments {
-    return new BoundLaunch(this, layOutArguments(layout), values, programmatic)
+    const laidOut = layOutArguments(layout)
+    this.#compare(laidOut)
+    return new BoundLaunch(this, laidOut, values, programmatic)
+  }
+
+  /** What is bound is what the kernel takes: a forgotten argument would be whatever lies behind the others. */
+  #compare({ types, offsets, byteLength }: ArgumentLayout): void {
+    const { driver } = this.context
+    const ends = [...offsets.slice(1), byteLength]
+    for (let i = 0; i <= types.length; i++) {
+      const wanted = driver.parameter(this.handle, i)
+      if (wanted === undefined) return
+      const fits =
+        wanted === null
+          ? i === types.length
+          : i < types.length && wanted.offset === offsets[i] && wanted.offset + wanted.size <= ends[i]!
+      if (!fits)
+        throw new Unreachable(
+          `argument ${i} of ${this.name} is bound as ${types[i] ?? 'nothing'}, the kernel takes another`,
+        )
+    }
   }
 
   blocksPerSm(threads: number, sharedBytes = 0): number {
