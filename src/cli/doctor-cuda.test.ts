@@ -1,3 +1,4 @@
+// What doctor says of GPUs, from reports of machines with and without drivers, libraries and links.
 import { expect, test } from 'vitest'
 import type { CudaReport } from '../device/cuda/report.js'
 import { examineCuda } from '../device/cuda/report.js'

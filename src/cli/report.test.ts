@@ -1,3 +1,4 @@
+// Reports as text and JSON, and the progress line.
 import { describe, expect, it } from 'vitest'
 import { captureIo } from '../../test/capture-io.js'
 import { progressWriter } from './progress.js'

@@ -1,3 +1,4 @@
+// Flag tables: defaults, types, what each flag refuses and suggests.
 import fc from 'fast-check'
 import { describe, expect, expectTypeOf, it } from 'vitest'
 import { ConfigError } from './config-errors.js'

@@ -1,3 +1,4 @@
+// Which decode batches graphs are captured for, and which graph runs a batch.
 import { describe, expect, it } from 'vitest'
 import { engineFlags } from '../config/flags.js'
 import { graphBatchesOf, graphBatchFor } from './graph-batches.js'

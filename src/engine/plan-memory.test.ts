@@ -1,3 +1,4 @@
+// What expert buffers take of the memory that KV caches get.
 import { describe, expect, it } from 'vitest'
 import { engineFlags } from '../config/flags.js'
 import { planModel } from './load-model.js'

@@ -1,3 +1,4 @@
+// Whom the watchdog blames when ranks wait for each other.
 import { describe, expect, it } from 'vitest'
 import type { Phase, RankStatus } from '../runtime/control.js'
 import { forgive, judge, type Movement, observe } from './watchdog.js'

@@ -1,3 +1,4 @@
+// The pool of pages: each page has one owner at a time.
 import { describe, expect, it } from 'vitest'
 import { PagePool } from './index.js'
 

@@ -1,3 +1,4 @@
+// The tree of cached prefixes: what it finds, shares and evicts, and its books under any mix of requests.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { PagePool, type PrefixNode, PrefixTree } from './index.js'

@@ -1,3 +1,4 @@
+// Flags to parallel sizes: what they come to, and every rule with its refusal.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { buildTopology, type ModelFacts, type ParallelFlags, resolveParallel } from './index.js'

@@ -1,3 +1,4 @@
+// Which ranks form which groups, against a layout of SGLang.
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { buildTopology, SINGLE_RANK } from './index.js'

@@ -1,3 +1,4 @@
+// Arenas, the builder's rules and exchange buffers of programs.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { bufferBytes, type Program, ProgramBuilder, planArena, printProgram } from './index.js'

@@ -1,3 +1,4 @@
+// Experts drawn instead of routed: distinct, reproducible, even.
 import { describe, expect, it } from 'vitest'
 import { drawExperts } from './fake-routing.js'
 

@@ -1,3 +1,4 @@
+// How long the driver of waits sleeps.
 import { expect, test } from 'vitest'
 import { drive, type Step, type Wait } from './wait.js'
 

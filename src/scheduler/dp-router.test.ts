@@ -1,3 +1,4 @@
+// Routing of requests to attention-DP ranks: each method, and its counts.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { DpRouter } from './index.js'

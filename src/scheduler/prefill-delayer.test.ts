@@ -1,3 +1,4 @@
+// How long prompts are held back for other ranks.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { PrefillDelayer } from './index.js'

@@ -1,3 +1,4 @@
+// Batches, admission, retraction and prefixes of one attention-DP rank, and any mix of them.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { PagePool } from '../kvcache/index.js'

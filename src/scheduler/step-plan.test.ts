@@ -1,3 +1,4 @@
+// Votes to plans: padding against golden cases, stopping, fields that must agree.
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { castVote, choosePadding, fallbackVote, IDLE_BATCH, type LocalBatch, planStep, VOTE_WORDS } from './index.js'

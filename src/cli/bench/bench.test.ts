@@ -1,3 +1,4 @@
+// What bench engine counts: speeds from streams that overlap, and the bytes a decode step must read.
 import { describe, expect, it } from 'vitest'
 import { EchoEngine } from '../../../test/echo-engine.js'
 import type { Program } from '../../program/index.js'

@@ -1,3 +1,4 @@
+// Charts in terminals and as SVG: scales, what is merged when there is no room, texts that stay text.
 import { describe, expect, it } from 'vitest'
 import { heatClass, heatRows } from './heat-scale.js'
 import { barChart, heatMap, lineChart, standaloneSvg, terminalBar, terminalHeatMap, terminalLines } from './index.js'

@@ -1,3 +1,4 @@
+// `switchyard eplb` from files to JSON and text, on recorded dumps.
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -1,3 +1,4 @@
+// Pages of eplb: one file that needs nothing else, and, where a browser is there, how it looks.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

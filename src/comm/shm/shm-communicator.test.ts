@@ -1,3 +1,4 @@
+// The suite of the communicator contract over shared memory.
 import { HostMemoryLender } from '../../device/memory.js'
 import { ControlBlock } from '../../runtime/control.js'
 import { communicatorSuite } from '../communicator.suite.js'

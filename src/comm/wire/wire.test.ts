@@ -1,3 +1,4 @@
+// Rows on the wire: every format with native and reference kernels, which must agree bit for bit.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { loadAddon } from '../../device/cpu/index.js'

@@ -1,3 +1,4 @@
+// Expert loads and placements: recorder dumps, JSON, NPY; what is refused, and mutated files.
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

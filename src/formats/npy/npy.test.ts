@@ -1,3 +1,4 @@
+// NPY files: every dtype and version, Fortran order, what is refused, mutated files.
 import { describe, expect, it } from 'vitest'
 import { SwitchyardError } from '../../config/errors.js'
 import { CounterRandom } from '../../runtime/random.js'

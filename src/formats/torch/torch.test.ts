@@ -1,3 +1,4 @@
+// `.pt` files: read as torch.save wrote them, written as torch.load reads them; hostile and mutated ones.
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'

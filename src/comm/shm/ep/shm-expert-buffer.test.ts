@@ -1,3 +1,4 @@
+// The suite of the expert-buffer contract over shared memory, with every kind of wire kernels.
 import { HostMemoryLender } from '../../../device/memory.js'
 import { expertBufferSuite, type MakeExpertBuffers } from '../../expert-buffer.suite.js'
 import { createWireKernels } from '../../wire/native.js'
