@@ -16,7 +16,7 @@ export interface ArenaPlan {
 }
 
 /** Bytes of an element of a buffer. */
-export const elementBytes = (buffer: Pick<BufferSpec, 'dtype'>, activation: ActivationDtype = 'f32'): number =>
+const elementBytes = (buffer: Pick<BufferSpec, 'dtype'>, activation: ActivationDtype = 'f32'): number =>
   buffer.dtype === 'act' && activation === 'bf16' ? 2 : 4
 
 export const bufferBytes = (program: Program, buffer: BufferSpec, activation: ActivationDtype = 'f32'): number =>

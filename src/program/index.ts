@@ -1,5 +1,5 @@
 // The forward pass as data, and what carries it out.
-export { type ArenaPlan, bufferBytes, elementBytes, planArena } from './arena.js'
+export { type ArenaPlan, bufferBytes, planArena } from './arena.js'
 export { type BoundOperation, bindProgram } from './bind.js'
 export { bindCudaProgram, type CudaBinding } from './bind-cuda.js'
 export type { IdTables } from './bind-ids.js'
