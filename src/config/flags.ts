@@ -29,14 +29,14 @@ export const ENGINE_FLAGS = {
     group: 'Model',
     help: 'name of the model in the API',
   },
-  /** Precision of the weights in memory. Sums are always float32. */
+  /** Precision of the weights in memory, on a GPU of activations and KV cache too. Sums are always float32. */
   dtype: {
     name: 'dtype',
     type: 'choice',
     choices: ['auto', 'float32', 'bfloat16'],
     default: 'auto',
     group: 'Model',
-    help: 'precision of the weights in memory; auto keeps what the checkpoint was stored for',
+    help: 'precision of the weights in memory, on a GPU of activations and KV cache too; auto keeps what the checkpoint was stored for',
   },
   /** `dummy` needs only config.json. */
   loadFormat: {

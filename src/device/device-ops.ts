@@ -71,8 +71,8 @@ export interface RouterExtras {
   /** i32 [1], read when the kernel runs: rows from there on are padding and get ids -1 and weights 0. */
   readonly validRows?: Operand
   /**
-   * Ids drawn instead of chosen, distinct in a row and uniform, a pure function of (salt, position, row); weights are the scores
-   * of the drawn ones. For measurements with balanced experts.
+   * Ids drawn instead of chosen, distinct in a row and uniform, a pure function of (salt, position, row); all of a row weigh
+   * alike. For measurements with balanced experts.
    */
   readonly fake?: { readonly positions: Operand; readonly salt: number }
 }
