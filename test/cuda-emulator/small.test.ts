@@ -16,7 +16,15 @@ describe.skipIf(missing)('small kernels on an emulated GPU', () => {
   let folder: string
   beforeAll(() => {
     folder = mkdtempSync(join(tmpdir(), 'switchyard-emulator-'))
-    for (const name of ['elements.cuh', 'sample.cu', 'router.cu', 'fused_qk.cu', 'norm.cu'])
+    for (const name of [
+      'elements.cuh',
+      'sample_row.cuh',
+      'sample_radix.cuh',
+      'sample.cu',
+      'router.cu',
+      'fused_qk.cu',
+      'norm.cu',
+    ])
       copyFileSync(join(kernels, name), join(folder, name))
     // These replace what the instructions of the machine are.
     for (const name of readdirSync(join(here, 'small'))) copyFileSync(join(here, 'small', name), join(folder, name))
@@ -25,12 +33,14 @@ describe.skipIf(missing)('small kernels on an emulated GPU', () => {
   afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
   it.each([
-    ['sample', 40],
-    ['router', 46],
-    ['rows', 32],
+    ['sample', 42, []],
+    // So short that what one block would list and sort is selected by radix.
+    ['sample', 42, ['-DSAMPLE_LIST=16']],
+    ['router', 46, []],
+    ['rows', 32, []],
   ])(
-    '%s',
-    (name, cases) => {
+    '%s, %i cases %j',
+    (name, cases, defines) => {
       const flags = [
         '-std=c++17',
         '-O1',
@@ -39,7 +49,7 @@ describe.skipIf(missing)('small kernels on an emulated GPU', () => {
         '-Wno-unused-variable',
         '-Wno-unused-function',
       ]
-      execFileSync(compiler, [...flags, `${name}.cpp`, '-o', name], { cwd: folder, stdio: 'inherit' })
+      execFileSync(compiler, [...flags, ...defines, `${name}.cpp`, '-o', name], { cwd: folder, stdio: 'inherit' })
       const { status, stdout, stderr } = spawnSync(join(folder, name), { encoding: 'utf8' })
       expect(stderr).toBe('')
       expect(stdout).not.toMatch(/FAIL/)

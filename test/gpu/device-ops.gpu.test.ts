@@ -288,6 +288,9 @@ describe('drawing from 151,936 tokens', () => {
     { temperature: 1.3, topK: 20, topP: 0.95 },
     { temperature: 0.8, topP: 0.9 },
     { temperature: 2, topP: 0.5 },
+    // More tokens than are listed, one limit and both.
+    { temperature: 1, topK: 9000 },
+    { temperature: 1, topK: 9000, topP: 0.9 },
   ] as const
 
   it('gives what a plain computation in float64 gives, and its log-probability', () => {
@@ -307,14 +310,19 @@ describe('drawing from 151,936 tokens', () => {
     })
     const [out, logprob] = [rowsOf(rows, 1), rowsOf(rows, 1)]
     ops.sample({ out, logits, params, vocab, logprob })(rows)
+    let excused = 0
     wanted.forEach((d, r) => {
       const x = Array.from(logits.f.subarray(at(logits, r), at(logits, r) + vocab))
       const top = x.reduce((best, v, i) => (v > x[best]! ? i : best), 0)
-      const token = d.temperature === 0 ? top : plainDraw(x, top, d, r)
-      expect(out.i[at(out, r)], `row ${r}`).toBe(token)
+      const plain = d.temperature === 0 ? { token: top, nearest: 1 } : plainDraw(x, top, d, r)
+      const token = out.i[at(out, r)]!
+      // Where the mass before some token is top_p of all but for the rounding of sums, that token may stay or go.
+      if (token !== plain.token && plain.nearest < 1e-6) excused++
+      else expect(token, `row ${r}`).toBe(plain.token)
       const sum = x.reduce((s, v) => s + Math.exp(v - x[top]!), 0)
       expect(logprob.f[at(logprob, r)]).toBeCloseTo(x[token]! - x[top]! - Math.log(sum), 4)
     })
+    expect(excused).toBeLessThanOrEqual(1)
   })
 })
 
@@ -323,8 +331,9 @@ function plainDraw(
   top: number,
   { temperature, topK, topP, minP }: { temperature: number; topK: number; topP: number; minP: number },
   r: number,
-): number {
+): { token: number; nearest: number } {
   const t = Math.fround(temperature)
+  let nearest = 1
   const mass = x.map(v => Math.exp(v / t - x[top]! / t))
   let ids = Array.from(x.keys())
   if (topK > 0 || topP < 1) ids.sort((i, j) => x[j]! - x[i]! || i - j)
@@ -334,6 +343,7 @@ function plainDraw(
     let before = 0
     ids = ids.filter(v => {
       const keep = before <= Math.fround(topP) * total
+      nearest = Math.min(nearest, Math.abs(before / total - Math.fround(topP)))
       before += mass[v]!
       return keep
     })
@@ -344,5 +354,5 @@ function plainDraw(
     const score = x[v]! / t + gumbel(7, r, 100 + r, v)
     if (score > most || (score === most && v < best)) [best, most] = [v, score]
   }
-  return best
+  return { token: best, nearest }
 }

@@ -21,6 +21,8 @@ inline unsigned __float_as_uint(float x) { return sameBits<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return sameBits<float>(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((u64)a * b >> 32); }
 inline float __expf(float x) { return expf(x); }
+inline float __logf(float x) { return logf(x); }
+inline float fast_exp2(float x) { return exp2f(x); }
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline void __threadfence() {}
