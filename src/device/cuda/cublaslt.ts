@@ -11,6 +11,7 @@ import type { CudaBlas, CudaStream, MatmulSpec } from './types.js'
 const HANDLE = 'size_t'
 const SIGNATURES = {
   cublasLtCreate: ['_Out_ size_t*'],
+  cublasLtDestroy: [HANDLE],
   cublasLtMatmulDescCreate: ['_Out_ size_t*', 'int', 'int'],
   cublasLtMatmulDescSetAttribute: [HANDLE, 'int', HANDLE, 'size_t'],
   cublasLtMatrixLayoutCreate: ['_Out_ size_t*', 'int', 'uint64_t', 'uint64_t', 'int64_t'],
@@ -68,7 +69,7 @@ const RESULT_STATUS_AT = 72
 /** NVIDIA's advice for Hopper (cuBLAS documentation, workspace): 32 MiB. */
 const WORKSPACE_BYTES = 32 << 20
 
-export class CublasLt implements CudaBlas {
+export class CublasLt implements CudaBlas, Disposable {
   readonly #context: CudaContext
   readonly #stream: CudaStream
   readonly #call = {} as Record<Name, Call>
@@ -205,6 +206,12 @@ export class CublasLt implements CudaBlas {
     if (found[0] === 0 || own !== 0) this.#fail('cublasLtMatmulAlgoGetHeuristic', own === 0 ? 15 : own, what)
     this.#algorithms.set(key, result)
     return result
+  }
+
+  /** Nothing it queued may be running. After a kernel went wrong there is nothing to give back, so the status is not looked at. */
+  [Symbol.dispose](): void {
+    this.#context.release(this.#workspace)
+    this.#call.cublasLtDestroy(this.#handle)
   }
 
   #get(name: Name, ...args: unknown[]): number {

@@ -62,7 +62,7 @@ export class StreamKernels implements CudaKernels, Disposable {
   readonly #modules = new Map<string, CudaModule>()
   readonly #functions = new Map<string, CudaFunction>()
   #compiler: KernelCompiler | null = null
-  #blas: CudaBlas | null = null
+  #blas: CublasLt | null = null
 
   constructor(context: CudaContext) {
     this.#context = context
@@ -99,7 +99,6 @@ export class StreamKernels implements CudaKernels, Disposable {
     return this.#hosts.addressOf(span)
   }
 
-  /** Where the host itself finds a span of its memory, pinned from now on: the host's side of `upload` and `download`. */
   hostAddressOf(span: MemorySpan): number {
     return this.#hosts.hostAddressOf(span)
   }
@@ -125,6 +124,7 @@ export class StreamKernels implements CudaKernels, Disposable {
   /** Nothing of this stream may be running. */
   [Symbol.dispose](): void {
     for (const module of this.#modules.values()) module[Symbol.dispose]()
+    this.#blas?.[Symbol.dispose]()
     this.#scratch[Symbol.dispose]()
     this.#hosts[Symbol.dispose]()
     this.stream[Symbol.dispose]()
