@@ -4,7 +4,7 @@
 // Accuracy and Stability, section 3.1); products of bf16 numbers are exact in f32. Rounding the result to bf16 adds 2^-8 of it.
 import { describe, expect, test } from 'vitest'
 import { CounterRandom, STREAM } from '../../src/runtime/random.js'
-import { fromBf16, openGpu, toBf16 } from './gpu.js'
+import { bf16Of, numbersOf, openGpu } from './gpu.js'
 
 const gpu = openGpu()
 const { kernels } = gpu
@@ -25,9 +25,9 @@ interface Case {
 const random = new CounterRandom(7, STREAM.benchmark)
 const draw = (length: number): Float32Array => Float32Array.from({ length }, () => random.unit() * 2 - 1)
 const bytesOf = (dtype: Dtype, values: Float32Array): Uint16Array | Float32Array =>
-  dtype === 'bf16' ? toBf16(values) : values
+  dtype === 'bf16' ? bf16Of(values) : values
 const read = (dtype: Dtype, bytes: Uint16Array | Float32Array): Float32Array =>
-  dtype === 'bf16' ? fromBf16(bytes as Uint16Array) : (bytes as Float32Array)
+  dtype === 'bf16' ? numbersOf(bytes as Uint16Array) : (bytes as Float32Array)
 
 function check({ inputs, output, rows, n, k, gap, accumulate }: Case, run = (queue: () => void) => queue()): void {
   const most = Math.max(...rows)

@@ -4,10 +4,10 @@ import { type CudaDevice, createCudaDevice } from '../../src/device/cuda/device.
 import { PinnedLender } from '../../src/device/cuda/host-memory.js'
 import type { DeviceOps } from '../../src/device/device-ops.js'
 import type { Kernel } from '../../src/device/ops.js'
+import { TEST_GPU } from './gpu.js'
 
-const ordinal = Number(process.env['SWITCHYARD_TEST_GPU'] ?? 0)
-
-export const openDevice = (options: { plain?: boolean } = {}): CudaDevice => createCudaDevice({ ordinal, ...options })
+export const openDevice = (options: { plain?: boolean } = {}): CudaDevice =>
+  createCudaDevice({ ordinal: TEST_GPU, ...options })
 
 /** `ops`, with kernels that return when the device has finished, and throw what it met. */
 export function waiting(device: CudaDevice): DeviceOps {

@@ -22,8 +22,9 @@ import {
   worstLogits,
 } from '../engine/harness.js'
 import { collect } from '../engine/requests.js'
+import { TEST_GPU } from './gpu.js'
 
-const CUDA = `cuda:${process.env['SWITCHYARD_TEST_GPU'] ?? 0}`
+const CUDA = `cuda:${TEST_GPU}`
 const FIXTURES = [
   'deepseek_v2',
   'deepseek_v3',

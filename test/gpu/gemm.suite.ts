@@ -6,20 +6,10 @@ import { DeviceArenaLender } from '../../src/device/cuda/memory.js'
 import type { MemorySpan } from '../../src/device/memory.js'
 import type { PackedMatrix } from '../../src/device/ops.js'
 import { CounterRandom, STREAM } from '../../src/runtime/random.js'
+import { fromBf16, toBf16 } from '../number-encoding.js'
+import { TEST_GPU } from './gpu.js'
 
-const words = new Uint32Array(1)
-const asFloat = new Float32Array(words.buffer)
-
-/** The nearest bf16, ties to even, as its 16 bits. */
-export function bf16Bits(x: number): number {
-  asFloat[0] = x
-  const bits = words[0]!
-  return (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16
-}
-export function bf16Value(bits: number): number {
-  words[0] = bits << 16
-  return asFloat[0]!
-}
+export { fromBf16 as bf16Value, toBf16 as bf16Bits } from '../number-encoding.js'
 
 /** bf16 rows on the device and their values here. */
 export interface Rows {
@@ -33,7 +23,7 @@ export interface Rows {
 export const UNTOUCHED = 0xffff
 
 export class Gpu implements Disposable {
-  readonly context = new CudaContext(0)
+  readonly context = new CudaContext(TEST_GPU)
   readonly kernels = new StreamKernels(this.context)
   readonly #lender = new DeviceArenaLender(this.context)
 
@@ -50,8 +40,8 @@ export class Gpu implements Disposable {
     const bits = new Uint16Array(rows * stride)
     const values = new Float32Array(rows * stride)
     for (let i = 0; i < bits.length; i++) {
-      bits[i] = bf16Bits(random.unit() * 2 - 1)
-      values[i] = bf16Value(bits[i]!)
+      bits[i] = toBf16(random.unit() * 2 - 1)
+      values[i] = fromBf16(bits[i]!)
     }
     const span = this.put(bits)
     return { span, address: this.address(span), stride, values }

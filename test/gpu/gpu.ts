@@ -3,8 +3,10 @@ import { afterAll } from 'vitest'
 import { CudaContext } from '../../src/device/cuda/context.js'
 import { StreamKernels } from '../../src/device/cuda/kernels.js'
 import { DeviceArenaLender } from '../../src/device/cuda/memory.js'
+import { fromBf16, toBf16 } from '../number-encoding.js'
 
-const ordinal = Number(process.env['SWITCHYARD_TEST_GPU'] ?? 0)
+/** Number of the GPU that tests use. */
+export const TEST_GPU = Number(process.env['SWITCHYARD_TEST_GPU'] ?? 0)
 
 export interface Gpu {
   readonly context: CudaContext
@@ -19,7 +21,7 @@ export interface Gpu {
 
 /** Throws, with doctor's text, where no GPU can be used: `npm run test:gpu` is for machines with one. */
 export function openGpu(): Gpu {
-  const context = new CudaContext(ordinal)
+  const context = new CudaContext(TEST_GPU)
   const kernels = new StreamKernels(context)
   const lender = new DeviceArenaLender(context)
   const zeros = (bytes: number): number => kernels.addressOf(lender.lend(bytes, 'test'))
@@ -49,11 +51,6 @@ export function openGpu(): Gpu {
 }
 
 /** Rounds to nearest even, as the device does. */
-export function toBf16(values: ArrayLike<number>): Uint16Array {
-  const floats = Float32Array.from(values)
-  const bits = new Uint32Array(floats.buffer)
-  return Uint16Array.from(bits, word => ((word + 0x7fff + ((word >>> 16) & 1)) >>> 16) & 0xffff)
-}
+export const bf16Of = (values: ArrayLike<number>): Uint16Array => Uint16Array.from(values, toBf16)
 
-export const fromBf16 = (bits: Uint16Array): Float32Array =>
-  new Float32Array(Uint32Array.from(bits, half => half << 16).buffer)
+export const numbersOf = (bits: Uint16Array): Float32Array => Float32Array.from(bits, fromBf16)
