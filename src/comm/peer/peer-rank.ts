@@ -57,6 +57,15 @@ export interface Expansion {
   readonly senders?: number
 }
 
+/** Queues a launch for the tokens it was bound for, or `of` another number of them. */
+export interface LaunchTokens {
+  (): void
+  of(tokens: number): void
+}
+
+const forTokens = (tokens: number, launch: (tokens: number) => void): LaunchTokens =>
+  Object.assign(() => launch(tokens), { of: launch })
+
 export interface PeerFault {
   readonly phase: string
   readonly peer: number
@@ -95,6 +104,8 @@ export interface PeerRankOptions {
   /** Blocks that a kernel which waits may have: all SMs, or a share of them where ranks share a GPU. */
   readonly sms?: number
   readonly timeoutMs?: number
+  /** Where the region lies: `region.bytes` of zeroed memory that somebody else gives back. Left out: taken here. */
+  readonly base?: number
 }
 
 export class PeerRank implements Disposable {
@@ -110,11 +121,12 @@ export class PeerRank implements Disposable {
   readonly #timeoutMs: number
   readonly #fault: { readonly words: Int32Array; readonly address: number }
   readonly #group: number
+  readonly #taken: readonly number[]
   #bases: readonly number[] = []
   #active: readonly boolean[]
 
   /** Takes and zeroes the region. `connect` must follow before anything is launched. */
-  constructor({ context, kernels, config, member, sms, timeoutMs = 10_000 }: PeerRankOptions) {
+  constructor({ context, kernels, config, member, sms, timeoutMs = 10_000, base }: PeerRankOptions) {
     this.context = context
     this.kernels = kernels
     this.config = config
@@ -126,8 +138,9 @@ export class PeerRank implements Disposable {
     this.#active = config.expertsOfMember.map(() => true)
     context.makeCurrent()
     for (const [file, names] of Object.entries(KERNELS)) for (const name of names) kernels.kernel(file, name)
-    this.base = context.allocate(this.region.bytes, 'exchange region of expert parallelism')
+    this.base = base ?? context.allocate(this.region.bytes, 'exchange region of expert parallelism')
     this.#group = context.allocate(2048, 'record of an expert-parallel group')
+    this.#taken = base === undefined ? [this.base, this.#group] : [this.#group]
     const span = faultLender(kernels).lend(64, 'fault record')
     this.#fault = {
       words: new Int32Array(u8View(span).buffer, span.byteOffset, 8),
@@ -161,9 +174,9 @@ export class PeerRank implements Disposable {
     this.context.upload(this.#group, groupRecord({ ...record, fault: this.#fault.address }))
   }
 
-  /** Gives region and record back; no peer may be using them. */
+  /** Gives back what it has taken; no peer may be using them. */
   [Symbol.dispose](): void {
-    for (const address of [this.base, this.#group]) this.context.release(address)
+    for (const address of this.#taken) this.context.release(address)
   }
 
   at(area: Area, parity: number): number {
@@ -203,18 +216,21 @@ export class PeerRank implements Disposable {
     parity: number,
     routing: DeviceRouting,
     { alignment = 1, tiles = 0, tileCount = 0 }: { alignment?: number; tiles?: number; tileCount?: number } = {},
-  ): () => void {
+  ): LaunchTokens {
     const { ids, tokens } = routing
     const experts = totalExperts(this.config)
-    const groups = Math.ceil(tokens / 32)
-    const shared = 4 * (tokens + this.size * groups + experts + this.size * this.region.countStride) + experts
+    const shared = (tokens: number): number =>
+      4 * (tokens + this.size * Math.ceil(tokens / 32) + experts + this.size * this.region.countStride) + experts
     const args = this.kernels
       .kernel(NORMAL, 'ep_notify')
       .bind(
         ['u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64'],
         [this.#group, parity, ids.address, ids.stride, tokens, alignment, tiles, tileCount],
       )
-    return () => args.launch([1, 1, 1], 1024, shared)
+    return forTokens(tokens, now => {
+      args.set(4, now)
+      args.launch([1, 1, 1], 1024, shared(now))
+    })
   }
 
   bindDispatch(
@@ -222,7 +238,7 @@ export class PeerRank implements Disposable {
     routing: DeviceRouting,
     x: DispatchRows,
     { sms = this.sms, expand }: { sms?: number; expand?: Expansion } = {},
-  ): () => void {
+  ): LaunchTokens {
     const { dispatchWire } = this.config.normal!
     const { args: head, pieces } = this.#rowArguments(x, dispatchWire)
     const tail = this.#choices(routing)
@@ -238,18 +254,27 @@ export class PeerRank implements Disposable {
             expand.rows,
           ],
         )
-      return () => args.launch([sms, 1, 1], 1024)
+      return forTokens(routing.tokens, now => {
+        args.set(9, now)
+        args.launch([sms, 1, 1], 1024)
+      })
     }
     if (x.kind === 'wire') {
       const args = this.kernels
         .kernel(NORMAL, 'ep_dispatch_copy')
         .bind(['u64', 'i32', 'u64', 'u64', 'i32', ...CHOICES], [this.#group, parity, ...head, ...tail])
-      return () => args.launch([sms, 1, 1], 1024)
+      return forTokens(routing.tokens, now => {
+        args.set(9, now)
+        args.launch([sms, 1, 1], 1024)
+      })
     }
     const args = this.kernels
       .kernel(NORMAL, `ep_dispatch_fp8_${x.kind}`)
       .bind(['u64', 'i32', 'u64', 'u64', 'i32', 'i32', ...CHOICES], [this.#group, parity, ...head, ...tail])
-    return () => args.launch([sms, 1, 1], 1024, 32 * Math.ceil(pieces / 8) * 4)
+    return forTokens(routing.tokens, now => {
+      args.set(10, now)
+      args.launch([sms, 1, 1], 1024, 32 * Math.ceil(pieces / 8) * 4)
+    })
   }
 
   /** Partial rows of what was received, from expert rows at the places that an expanding dispatch gave. */
@@ -270,7 +295,7 @@ export class PeerRank implements Disposable {
     tokens: number,
     out: DeviceRows & { readonly dtype: 'bf16' | 'f32' },
     { sms = this.sms, own }: { sms?: number; own?: DeviceRows } = {},
-  ): () => void {
+  ): LaunchTokens {
     const wire = this.config.normal!.combineWire
     const args = this.kernels
       .kernel(NORMAL, `ep_combine_${own ? 'local_' : ''}${wire}_${out.dtype}`)
@@ -281,7 +306,10 @@ export class PeerRank implements Disposable {
           ...[own?.address ?? 0, own?.stride ?? 0],
         ],
       )
-    return () => args.launch([sms, 1, 1], 512)
+    return forTokens(tokens, now => {
+      args.set(5, now)
+      args.launch([sms, 1, 1], 512)
+    })
   }
 
   /** @param phases 1 sends, 2 receives, 3 both in one kernel */
@@ -291,7 +319,7 @@ export class PeerRank implements Disposable {
     routing: DeviceRouting,
     x: DispatchRows,
     { sms = this.sms } = {},
-  ): () => void {
+  ): LaunchTokens {
     const { dispatchWire, slots } = this.config.lowLatency!
     const { args: head, pieces } = this.#rowArguments(x, dispatchWire)
     const name = x.kind === 'wire' ? 'ep_slots_copy' : `ep_slots_fp8_${x.kind}`
@@ -299,9 +327,12 @@ export class PeerRank implements Disposable {
     const args = this.kernels
       .kernel(LOW_LATENCY, name)
       .bind([...layout, ...CHOICES], [this.#group, parity, phases, ...head, ...this.#choices(routing)])
-    const shared = 4 * routing.tokens + 2 * this.size * slots * this.config.topK
-    const blocks = Math.min(sms, Math.max(routing.tokens, this.region.mostLocalExperts, 1))
-    return () => args.launch([blocks, 1, 1], threadsFor(pieces), shared)
+    return forTokens(routing.tokens, now => {
+      const shared = 4 * now + 2 * this.size * slots * this.config.topK
+      const blocks = Math.min(sms, Math.max(now, this.region.mostLocalExperts, 1))
+      args.set(layout.length + 4, now)
+      args.launch([blocks, 1, 1], threadsFor(pieces), shared)
+    })
   }
 
   /** @param kind 0: expert rows, summed here; 1: rows by slot that are summed; 2: one row a choice */
@@ -313,7 +344,7 @@ export class PeerRank implements Disposable {
     routing: DeviceRouting,
     out: DeviceRows & { readonly dtype: 'bf16' | 'f32' },
     { sms = this.sms } = {},
-  ): () => void {
+  ): LaunchTokens {
     const wire = this.config.lowLatency!.combineWire
     const { hidden } = this.config
     const args = this.kernels
@@ -325,7 +356,10 @@ export class PeerRank implements Disposable {
           ...this.#choices(routing),
         ],
       )
-    return () => args.launch([sms, 1, 1], threadsFor(hidden / (wire === 'f32' ? 4 : 8)))
+    return forTokens(routing.tokens, now => {
+      args.set(13, now)
+      args.launch([sms, 1, 1], threadsFor(hidden / (wire === 'f32' ? 4 : 8)))
+    })
   }
 
   /** Plain rows to wire rows. */
