@@ -35,7 +35,7 @@ const CASES = [
     told: /rank 3 failed in step \d+, layer [01], operation 30 \(.+\)/,
   },
   { kind: 'exit', rank: 0, step: 5, operation: 12, told: /rank 0 is gone .* layer 0, operation 12 \(.+\)/ },
-  { kind: 'stall', rank: 2, step: 7, operation: 40, told: /rank 2 has not moved .* layer 1, operation 40 \(.+\)/ },
+  { kind: 'stall', rank: 2, step: 7, operation: 36, told: /rank 2 has not moved .* layer 1, operation 36 \(.+\)/ },
   { kind: 'wrong_rows', rank: 1, step: 6, operation: 20, told: /layer \d, operation \d+\): rows is .* rank 1/ },
   {
     kind: 'wrong_plan',
