@@ -72,6 +72,19 @@ DEVICE float blockSum(float x, float *parts) {
 
 DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
+/// The hashes of src/runtime/mix-bits.ts: a token by any word and its position, then an expert of a layer for it.
+DEVICE unsigned mixBits(unsigned h) {
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  return h ^ (h >> 16);
+}
+DEVICE unsigned tokenHash(int word, int position) {
+  return mixBits(mixBits((unsigned)word) ^ ((unsigned)position * 0x9e3779b1u));
+}
+DEVICE unsigned expertHash(unsigned token, int layer, int expert) {
+  return mixBits(token ^ mixBits((unsigned)layer * 0x27d4eb2fu + (unsigned)expert));
+}
+
 /// Word 0 is the first kind met, word 1 the index. Kinds are those of src/device/cuda/ops/faults.ts. The kernel goes on
 /// with a harmless index.
 enum Fault { FAULT_ROW = 1, FAULT_SLOT = 2, FAULT_POSITION = 3, FAULT_PAGE = 4, FAULT_EXPERT = 5 };

@@ -23,12 +23,6 @@ DEVICE unsigned orderOf(float x) {
 }
 DEVICE float numberOf(unsigned key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
-DEVICE unsigned mix(unsigned h) {
-  h = (h ^ (h >> 16)) * 0x85ebca6bu;
-  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-  return h ^ (h >> 16);
-}
-
 // The largest key of the warp and the lowest expert that has it; keys of 0 are no candidates.
 template <int PER> DEVICE unsigned largest(const unsigned (&key)[PER], int lane, int &expert) {
   unsigned best = 0;
@@ -118,11 +112,11 @@ DEVICE void route(int *ids, float *weights, const float *logits, const float *bi
   }
   unsigned key[PER];
   if (fakeSalt >= 0) {
-    const unsigned token = mix(mix((unsigned)row) ^ ((unsigned)positions[row * positionStride] * 0x9e3779b1u));
+    const unsigned token = tokenHash(row, positions[row * positionStride]);
 #pragma unroll
     for (int j = 0; j < PER; j++) {
       const int e = lane + 32 * j;
-      key[j] = e < experts ? mix(token ^ mix((unsigned)fakeSalt * 0x27d4eb2fu + (unsigned)e)) | 1u : 0u;
+      key[j] = e < experts ? expertHash(token, fakeSalt, e) | 1u : 0u;
     }
   } else {
 #pragma unroll

@@ -189,16 +189,7 @@ extern "C" __global__ void map_ids(int *out, const int *ids, const int *table, i
   }
 }
 
-namespace {
-// src/runtime/replica-hash.ts
-DEVICE unsigned mix(unsigned h) {
-  h = (h ^ (h >> 16)) * 0x85ebca6bu;
-  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-  return h ^ (h >> 16);
-}
-} // namespace
-
-// Logical to physical experts. table [experts, columns]: the number of replicas, then their physical ids.
+// Logical to physical experts, by src/runtime/replica-hash.ts. table [experts, columns]: the number of replicas, then their physical ids.
 extern "C" __global__ void choose_replicas(int *out, const int *ids, const int *keys, const int *positions,
                                            const int *table, int *faults, int rows, int width, int experts, int columns,
                                            int layer, long long outStride, long long idStride, long long keyStride,
@@ -212,8 +203,8 @@ extern "C" __global__ void choose_replicas(int *out, const int *ids, const int *
       const unsigned replicas = (unsigned)row[0];
       unsigned pick = 0;
       if (replicas >= 2) {
-        const unsigned token = mix(mix((unsigned)keys[r * keyStride]) ^ ((unsigned)positions[r * positionStride] * 0x9e3779b1u));
-        pick = mix(token ^ mix((unsigned)layer * 0x27d4eb2fu + (unsigned)id)) % replicas;
+        const unsigned token = el::tokenHash(keys[r * keyStride], positions[r * positionStride]);
+        pick = el::expertHash(token, layer, id) % replicas;
       }
       to = row[1 + pick];
     }
