@@ -25,18 +25,20 @@ enum Area {
   INFO,        // own: i32, see Info
   PLACES,      // own: i32 [rows, topK]: row among expanded rows
   SLOTS,       // low latency: rows [source, slot]
-  SLOT_IDS,    // i32 [slots of all sources, topK]
-  SLOT_WEIGHTS,
-  SLOT_TOKENS,
+  SLOT_IDS,    // own: i32 [slots of all sources, topK]
+  SLOT_WEIGHTS, // own
+  SLOT_TOKENS, // own
   SLOT_FLAGS,  // u32 [slots of all sources]
   SLOT_COUNTS, // u64 [source]: epoch << 32 | tokens
   SLOT_DONE,   // u32 [member]: the member has read its slots
   BACK,        // rows that come back: [member or choice, slot]
-  BACK_FLAGS,  // u32, the same
+  BACK_FLAGS,  // u32 [member or choice, slot, part of the row]
   SLOT_TABLE,  // own: i32 [slots, members]
   SLOT_INFO,   // own: i32 tokens of sources [members], rows of experts [local], ranges [local, members, 2]
   SLOT_OF_ROW, // own: i32 [local experts, slots of all sources]
   ROW_OF_SLOT, // own: i32 [slots of all sources, topK]
+  SLOT_WORDS,  // u64 [slots of all sources, ⌈topK / 2⌉]: epoch << 32 | two local experts of 16 bits; then [the same, topK + 1]: epoch << 32 |
+               // weights and the source token
   BARRIER,     // u32 [member]
   AREAS
 };
@@ -84,9 +86,10 @@ DEVICE void report(const Group *g, int phase, int peer, int parity, u32 epoch, u
   fence_sys();
 }
 
-/// One look more after the first. `spin` and `end` begin at 0. @returns whether to give up
+/// After each look in vain; clock and poison only now and then: they would hold up the next look. `spin` and `end` begin at 0.
+/// @returns whether to give up
 DEVICE bool give_up(const Group *g, u32 &spin, u64 &end, int phase, int peer, int parity, u32 epoch, u32 seen, int place) {
-  if ((spin++ & 1023) != 0) return false;
+  if ((++spin & 127) != 0) return false;
   if (ld_volatile(state(g, POISON)) != 0) return true;
   const u64 now = now_ns();
   if (end == 0) end = now + (u64)g->timeout_ns;

@@ -1,16 +1,19 @@
 // Expert parallelism, low latency: fixed slots, nothing counted first, one kernel there and one back, both fit for graphs.
 //
-// ep_slots_*: dispatch. A block a token. Slot of the token at each member = its tokens sent there before (every block counts them from
-//   all ids, they are few); the row, quantised in registers, ids, weights and source token go to the slot, then a flag of that slot.
-//   Block 0 tells each member how many come. Then every block waits for all slots of this rank (word by word, many threads), and the
-//   blocks share out the lists: slots of each expert in slot order, counts, ranges of sources.
-// ep_back_*: combine. A block a received slot, peers' slots first: Σ over choices, ascending, of weight · expert row (reduce
-//   'sender'), or rows as they are ('partials', or one a choice: 'origin'), straight to the origin, then a flag of that row. Then a
-//   block a token of this rank: waits for its rows and adds them: members ascending, or choices with weights.
+// ep_slots_*: dispatch. A block a token. One wave of loads first: the group's record, all ids, the row, the epoch, who is ready. Slot of
+//   the token at each member = its tokens sent there before (every block counts them from all ids, they are few). Ids, weights and the
+//   source token go as words of 8 bytes that carry the epoch: no fence, and their readers look at nothing else; the row, quantised in
+//   registers meanwhile, goes to the slot, then a flag of that slot. The last block tells each member how many come.
+//   Then every block waits for the ids alone and the blocks share out the lists (slots of each expert in slot order, counts, ranges of
+//   sources), while rows are still on their way; a slot's block unpacks its words and waits for its row.
+// ep_back_*: combine. A received slot is an item, cut into `parts`, peers' slots first: Σ over choices, ascending, of weight · expert row
+//   (reduce 'sender'), or rows as they are ('partials', or one a choice: 'origin'), straight to the origin, then a flag of that part.
+//   Then a part of a token of this rank is an item: its warps wait for that part of its rows and add them: members ascending, or
+//   choices with weights. Nothing in either half is shared between warps but the flag's order.
 // `phases`: 1 sends, 2 receives, 3 both in one launch.
 // A slot is written again two results later: a member sends only when the destination has read its slots (SLOT_DONE), told long before.
-// Blocks: any number of threads that is a multiple of 32; the host takes as many as a row has pieces.
-// Versions and times: docs/performance-cuda.md.
+// Launches may be programmatic: what is read before wait_for_predecessors is the group's record, written by the host.
+// Versions and times: docs/performance-ep-gpu.md.
 #include "ep.cuh"
 
 using namespace ep;
@@ -26,193 +29,342 @@ struct Sent {
 };
 
 constexpr u32 SEND = 1, RECEIVE = 2;
+/// Words that a thread loads before it looks at the first.
+constexpr int BATCH = 4;
+/// Half of a word of ids: no expert of this member.
+constexpr u32 NONE = 0xffffu;
 
-/// Writes the row of this block's token to its slots. All threads call it.
+constexpr int GROUP_WORDS = sizeof(Group) / 8;
+
+/// The group's record in shared memory; a barrier must follow.
+DEVICE void stage(const Group *from, u64 *words) {
+  for (int i = threadIdx.x; i < GROUP_WORDS; i += blockDim.x) words[i] = reinterpret_cast<const u64 *>(from)[i];
+}
+
+DEVICE int owner_of(const Group *g, int expert) {
+  int m = 0;
+  for (int d = 1; d < (int)g->size; d++) m += expert >= (int)g->first_expert[d];
+  return m;
+}
+
+DEVICE bool has_come(u64 word, u32 epoch) { return (int)((u32)(word >> 32) - epoch) >= 0; }
+DEVICE u64 tagged(u32 epoch, u32 value) { return (u64)epoch << 32 | value; }
+
+/// A word that carries its epoch. 0 when it took too long.
+DEVICE u32 wait_word(const Group *g, const u64 *word, u32 epoch, int phase, int peer, int parity, int place) {
+  u32 spin = 0;
+  u64 end = 0;
+  while (true) {
+    const u64 seen = ld_relaxed_sys(word);
+    if (has_come(seen, epoch)) return (u32)seen;
+    if (give_up(g, spin, end, phase, peer, parity, epoch, (u32)(seen >> 32), place)) return 0;
+  }
+}
+
+/// Rows of 16 bytes a piece. `Piece`: what a thread holds of the row between its load and its store.
 struct CopyRow {
   const char *x;
   i64 stride;
-  int pieces; // of 16 bytes
+  int pieces;
+  struct Piece {
+    uint4 bits;
+  };
 
-  DEVICE void send(const Group *g, int parity, int token, u32 mask, const int *slot) const {
-    const uint4 *from = reinterpret_cast<const uint4 *>(x + token * stride);
-    for (int c = threadIdx.x; c < pieces; c += blockDim.x) {
-      const uint4 v = from[c];
-      for (u32 left = mask; left; left &= left - 1) {
-        const int d = __ffs(left) - 1;
-        st_peer(at<char>(g, d, SLOTS, parity) + (i64)slot[d] * g->slot_stride + 16 * c, v);
-      }
-    }
+  DEVICE Piece load(int token, int c) const {
+    Piece p{make_uint4(0, 0, 0, 0)};
+    if (c < pieces) p.bits = reinterpret_cast<const uint4 *>(x + token * stride)[c];
+    return p;
   }
+  DEVICE void encode(Piece &) const {}
+  DEVICE void store(char *to, int c, const Piece &p) const { st_peer(to + 16 * c, p.bits); }
 };
 
+/// Rows of 16 elements a piece, quantised.
 template <class In> struct QuantisedRow {
   const In *x;
   i64 stride;
-  int pieces; // of 16 elements
+  int pieces;
   bool round_scales;
+  struct Piece {
+    float v[16], scale;
+    uint4 bits;
+  };
 
-  DEVICE void send(const Group *g, int parity, int token, u32 mask, const int *slot) const {
-    const In *from = x + token * stride;
-    const int rounded = (pieces + 31) & ~31;
-    for (int c = threadIdx.x; c < rounded; c += blockDim.x) {
-      float v[16], scale;
-      load16(from, c, c < pieces, v);
-      const uint4 q = quantise16(v, round_scales, scale);
-      if (c >= pieces) continue;
-      for (u32 left = mask; left; left &= left - 1) {
-        const int d = __ffs(left) - 1;
-        char *to = at<char>(g, d, SLOTS, parity) + (i64)slot[d] * g->slot_stride;
-        st_peer(to + 16 * c, q);
-        if ((c & 7) == 0) *reinterpret_cast<float *>(to + 16 * pieces + (c >> 3) * 4) = scale;
-      }
-    }
+  DEVICE Piece load(int token, int c) const {
+    Piece p;
+    load16(x + token * stride, c, c < pieces, p.v);
+    return p;
+  }
+  /// All lanes of the warp call it.
+  DEVICE void encode(Piece &p) const { p.bits = quantise16(p.v, round_scales, p.scale); }
+  DEVICE void store(char *to, int c, const Piece &p) const {
+    st_peer(to + 16 * c, p.bits);
+    if ((c & 7) == 0) *reinterpret_cast<float *>(to + 16 * pieces + (c >> 3) * 4) = p.scale;
   }
 };
 
-/// Shared memory of ep_slots: u32 [tokens] masks, then u16 [members · slots, topK] ids.
-template <class Row> DEVICE void send_slots(const Group *g, int parity, u32 epoch, const Row &row, const Sent &sent, u32 *masks) {
-  BLOCK_SHARED(int, slot, MAX_MEMBERS);
-  const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots, experts = (int)g->experts;
+template <class Row> DEVICE void store_row(const Group *g, int parity, const Row &row, u32 mask, const int *slot, int c, const typename Row::Piece &p) {
+  if (c >= row.pieces) return;
+  // Peers first: their rows have a way to go.
+  const u32 me = mask & 1u << (int)g->member;
+  for (u32 left = mask & ~me; left; left &= left - 1) {
+    const int d = __ffs(left) - 1;
+    row.store(at<char>(g, d, SLOTS, parity) + (i64)slot[d] * g->slot_stride, c, p);
+  }
+  if (me) row.store(mine<char>(g, SLOTS, parity) + (i64)slot[g->member] * g->slot_stride, c, p);
+}
+
+/// Sends the token of this block. `masks`: members of each token.
+template <class Row>
+DEVICE void send_token(const Group *g, int parity, u32 epoch, const Row &row, int t, typename Row::Piece &first, int id, float weight, const u32 *masks, int *slot) {
+  const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots;
   const int tid = threadIdx.x, lane = lane_id(), warp = warp_id(), warps = blockDim.x >> 5;
-  const u8 *member_of = reinterpret_cast<const u8 *>(g->member_of);
-  for (int t = tid; t < sent.tokens; t += blockDim.x) {
-    u32 mask = 0;
-    for (int k = 0; k < top_k; k++) {
-      const int e = sent.ids[(i64)t * sent.ids_stride + k];
-      if (e >= 0 && e < experts) mask |= 1u << member_of[e];
-    }
-    masks[t] = mask & (u32)g->active;
-  }
-  // Members have long told that they read what was in these slots before.
-  if (tid < size && lives(g, tid)) wait_flag(g, mine<u32>(g, SLOT_DONE, parity) + tid, epoch - 1, SLOT_FREE, tid, parity);
-  __syncthreads();
-  if (blockIdx.x == 0) {
-    for (int d = warp; d < size; d += warps) {
-      int n = 0;
-      for (int begin = 0; begin < sent.tokens; begin += 32)
-        n += __popc(__ballot_sync(0xffffffffu, begin + lane < sent.tokens && (masks[begin + lane] >> d & 1)));
-      if (lane == 0 && lives(g, d)) st_relaxed_sys(at<u64>(g, d, SLOT_COUNTS, parity) + me, (u64)epoch << 32 | (u32)n);
-    }
-  }
-  int *table = mine<int>(g, SLOT_TABLE, parity);
-  for (int t = blockIdx.x; t < sent.tokens; t += gridDim.x) {
-    const u32 mask = masks[t];
-    for (int d = warp; d < size; d += warps) {
-      const bool there = mask >> d & 1;
-      int n = 0;
-      if (there)
-        for (int begin = 0; begin < t; begin += 32)
-          n += __popc(__ballot_sync(0xffffffffu, begin + lane < t && (masks[begin + lane] >> d & 1)));
-      if (lane == 0) {
-        slot[d] = me * slots + n;
-        table[(i64)t * size + d] = there ? n : -1;
-      }
-    }
-    __syncthreads();
-    row.send(g, parity, t, mask, slot);
-    for (int i = tid; i < size * 32; i += blockDim.x) {
-      const int d = i >> 5, k = i & 31;
-      if (!(mask >> d & 1)) continue;
-      if (k < top_k) {
-        const int id = sent.ids[(i64)t * sent.ids_stride + k];
-        const bool here = id >= 0 && id >= (int)g->first_expert[d] && id < (int)g->first_expert[d + 1];
-        const i64 to = (i64)slot[d] * top_k + k;
-        at<int>(g, d, SLOT_IDS, parity)[to] = here ? id - (int)g->first_expert[d] : -1;
-        at<float>(g, d, SLOT_WEIGHTS, parity)[to] = here ? sent.weights[(i64)t * sent.weights_stride + k] : 0.0f;
-      }
-      if (k == 0) at<int>(g, d, SLOT_TOKENS, parity)[slot[d]] = t;
-    }
-    __syncthreads();
-    if (tid < size && (mask >> tid & 1)) {
-      fence_sys();
-      st_release_sys(at<u32>(g, tid, SLOT_FLAGS, parity) + slot[tid], epoch);
-    }
-    __syncthreads();
-  }
-}
-
-DEVICE void receive_slots(const Group *g, int parity, u32 epoch, u16 *here) {
-  BLOCK_SHARED(int, counts, MAX_MEMBERS);
-  const int size = (int)g->size, top_k = (int)g->top_k, slots = (int)g->slots, locals = local_experts(g);
-  const int tid = threadIdx.x, lane = lane_id(), warp = warp_id(), warps = blockDim.x >> 5, all = size * slots;
-  if (tid < size)
-    counts[tid] = lives(g, tid) ? wait_count(g, mine<u64>(g, SLOT_COUNTS, parity) + tid, epoch, SLOT_COUNT, tid, parity) : 0;
-  __syncthreads();
-  for (int i = tid; i < all; i += blockDim.x) {
-    const int s = i / slots;
-    if (i - s * slots < counts[s]) wait_flag(g, mine<u32>(g, SLOT_FLAGS, parity) + i, epoch, SLOT, s, parity, i - s * slots);
-  }
-  __syncthreads();
-  int *ids = mine<int>(g, SLOT_IDS, parity);
-  float *weights = mine<float>(g, SLOT_WEIGHTS, parity);
-  int *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity);
-  for (int i = tid; i < all * top_k; i += blockDim.x) {
-    const int slot = i / top_k, s = slot / slots;
-    const bool used = slot - s * slots < counts[s];
-    const int id = used ? (int)ld_volatile(reinterpret_cast<const u32 *>(ids) + i) : -1;
-    here[i] = (u16)id;
-    // One block writes what is nowhere.
-    if (slot % (int)gridDim.x != (int)blockIdx.x) continue;
-    if (id < 0) row_of_slot[i] = -1;
-    if (used) continue;
-    ids[i] = -1, weights[i] = 0.0f;
-    if (i % top_k == 0) mine<int>(g, SLOT_TOKENS, parity)[slot] = -1;
-  }
-  __syncthreads();
-  int *info = mine<int>(g, SLOT_INFO, parity), *slot_of_row = mine<int>(g, SLOT_OF_ROW, parity);
-  if (blockIdx.x == 0 && tid < size) info[tid] = counts[tid];
-  for (int e = blockIdx.x + warp * gridDim.x; e < locals; e += gridDim.x * warps) {
+  const int id_words = (top_k + 1) >> 1;
+  const u32 mask = masks[t];
+  for (int d = warp; d < size; d += warps) {
+    const bool there = mask >> d & 1;
     int n = 0;
-    for (int s = 0; s < size; s++) {
-      const int begin = n;
-      for (int j = 0; j < counts[s]; j += 32) {
-        const int slot = s * slots + j + lane;
-        bool has = false;
-        if (j + lane < counts[s])
-          for (int k = 0; k < top_k; k++) has |= here[slot * top_k + k] == e;
-        const u32 votes = __ballot_sync(0xffffffffu, has);
-        const int row = e * all + n + __popc(votes & ((1u << lane) - 1));
-        if (has) {
-          slot_of_row[row] = slot;
-          for (int k = 0; k < top_k; k++)
-            if (here[slot * top_k + k] == e) row_of_slot[slot * top_k + k] = row;
-        }
-        n += __popc(votes);
-      }
-      if (lane == 0) {
-        info[size + locals + (e * size + s) * 2] = begin;
-        info[size + locals + (e * size + s) * 2 + 1] = n - begin;
-      }
+    if (there) {
+      for (int begin = 0; begin < t; begin += 32)
+        n += __popc(__ballot_sync(0xffffffffu, begin + lane < t && (masks[begin + lane] >> d & 1)));
+      const int to = me * slots + n, base = (int)g->first_expert[d];
+      const bool here = id >= base && id < (int)g->first_expert[d + 1];
+      const u32 local = here ? (u32)(id - base) : NONE;
+      const u32 pair = __shfl_sync(0xffffffffu, local, 2 * lane & 31) | __shfl_sync(0xffffffffu, local, (2 * lane + 1) & 31) << 16;
+      u64 *ids = at<u64>(g, d, SLOT_WORDS, parity), *data = ids + (i64)size * slots * id_words + (i64)to * (top_k + 1);
+      if (lane < id_words) st_relaxed_sys(ids + (i64)to * id_words + lane, tagged(epoch, pair));
+      if (lane < top_k) st_relaxed_sys(data + lane, tagged(epoch, here ? __float_as_uint(weight) : 0u));
+      if (lane == 0) st_relaxed_sys(data + top_k, tagged(epoch, (u32)t));
     }
-    if (lane == 0) info[size + e] = n;
+    if (lane == 0) {
+      slot[d] = me * slots + n;
+      mine<int>(g, SLOT_TABLE, parity)[(i64)t * size + d] = there ? n : -1;
+    }
+  }
+  __syncthreads();
+  store_row(g, parity, row, mask, slot, tid, first);
+  for (int begin = blockDim.x; begin < row.pieces; begin += blockDim.x) {
+    typename Row::Piece p = row.load(t, begin + tid);
+    row.encode(p);
+    store_row(g, parity, row, mask, slot, begin + tid, p);
+  }
+  __syncthreads();
+  if (tid < size && (mask >> tid & 1)) st_release_sys(at<u32>(g, tid, SLOT_FLAGS, parity) + slot[tid], epoch);
+}
+
+/// Waits for the ids of all slots; a thread loads its words and their sources' counts together. `here`: u32 [slots of all, words], two
+/// local experts a word.
+DEVICE void await_ids(const Group *g, int parity, u32 epoch, u32 *here) {
+  const int size = (int)g->size, slots = (int)g->slots, id_words = ((int)g->top_k + 1) >> 1;
+  const int of_source = slots * id_words, all = size * of_source;
+  const u64 *words = mine<u64>(g, SLOT_WORDS, parity), *counts = mine<u64>(g, SLOT_COUNTS, parity);
+  for (int begin = threadIdx.x; begin < all; begin += BATCH * blockDim.x) {
+    int source[BATCH], place[BATCH];
+    u32 pending = 0, spin = 0;
+    u64 end = 0;
+#pragma unroll
+    for (int j = 0; j < BATCH; j++) {
+      const int i = begin + j * blockDim.x;
+      source[j] = i / of_source, place[j] = (i - source[j] * of_source) / id_words;
+      if (i >= all) continue;
+      here[i] = NONE << 16 | NONE;
+      if (lives(g, source[j])) pending |= 1u << j;
+    }
+    while (pending) {
+      u64 count[BATCH], word[BATCH];
+#pragma unroll
+      for (int j = 0; j < BATCH; j++)
+        if (pending >> j & 1) count[j] = ld_relaxed_sys(counts + source[j]), word[j] = ld_relaxed_sys(words + begin + j * blockDim.x);
+      int missing = -1;
+      u32 seen = 0;
+      bool counted = false;
+#pragma unroll
+      for (int j = 0; j < BATCH; j++) {
+        if (!(pending >> j & 1)) continue;
+        const bool known = has_come(count[j], epoch);
+        if (known && place[j] >= (int)(u32)count[j]) pending &= ~(1u << j);
+        else if (known && has_come(word[j], epoch)) here[begin + j * blockDim.x] = (u32)word[j], pending &= ~(1u << j);
+        else missing = j, counted = known, seen = (u32)((known ? word[j] : count[j]) >> 32);
+      }
+      if (missing < 0) break;
+      int from = 0, at_place = 0;
+#pragma unroll
+      for (int j = 0; j < BATCH; j++)
+        if (j == missing) from = source[j], at_place = counted ? place[j] : 0;
+      if (give_up(g, spin, end, counted ? SLOT : SLOT_COUNT, from, parity, epoch, seen, at_place)) break;
+    }
   }
 }
 
-template <class Row> DEVICE void slots_kernel(const Group *g, int parity, u32 phases, const Row &row, const Sent &sent) {
-  DYNAMIC_SHARED(u32, shared);
-  const u32 epoch = *state(g, SLOT_EPOCH + parity) + (phases & SEND ? 1 : 0);
-  if (phases & SEND) send_slots(g, parity, epoch, row, sent, shared);
-  if (phases & RECEIVE) receive_slots(g, parity, epoch, reinterpret_cast<u16 *>(shared + (phases & SEND ? sent.tokens : 0)));
-  if (phases & SEND)
-    if (came_last(g, COUNTER) && threadIdx.x == 0) *state(g, SLOT_EPOCH + parity) = epoch;
+/// Rows of one expert: its slots in order, and how many of each source. `votes`: u32 [size · groups of 32 slots].
+DEVICE void list_expert(const Group *g, int parity, int e, const int *counts, const u32 *here, u32 *votes) {
+  const int size = (int)g->size, top_k = (int)g->top_k, slots = (int)g->slots, locals = local_experts(g);
+  const int lane = lane_id(), warp = warp_id(), warps = blockDim.x >> 5, all = size * slots;
+  const int id_words = (top_k + 1) >> 1, of_source = (slots + 31) >> 5, groups = size * of_source;
+  int *info = mine<int>(g, SLOT_INFO, parity), *slot_of_row = mine<int>(g, SLOT_OF_ROW, parity), *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity);
+  for (int group = warp; group < groups; group += warps) {
+    const int s = group / of_source, j = (group - s * of_source) * 32 + lane;
+    bool has = false;
+    if (j < counts[s])
+      for (int w = 0; w < id_words; w++) {
+        const u32 pair = here[(s * slots + j) * id_words + w];
+        has |= (pair & 0xffffu) == (u32)e || pair >> 16 == (u32)e;
+      }
+    const u32 vote = __ballot_sync(0xffffffffu, has);
+    if (lane == 0) votes[group] = vote;
+  }
+  __syncthreads();
+  for (int group = warp; group < groups; group += warps) {
+    const u32 vote = votes[group];
+    if (vote == 0) continue;
+    int before = 0;
+    for (int q = lane; q < group; q += 32) before += __popc(votes[q]);
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) before += __shfl_xor_sync(0xffffffffu, before, d);
+    if (!(vote >> lane & 1)) continue;
+    const int s = group / of_source, slot = s * slots + (group - s * of_source) * 32 + lane;
+    const int row = e * all + before + __popc(vote & ((1u << lane) - 1));
+    slot_of_row[row] = slot;
+    for (int k = 0; k < top_k; k++)
+      if ((here[slot * id_words + (k >> 1)] >> 16 * (k & 1) & 0xffffu) == (u32)e) row_of_slot[slot * top_k + k] = row;
+  }
+  for (int s = threadIdx.x; s < size; s += blockDim.x) {
+    int begin = 0, n = 0;
+    for (int q = 0; q < s * of_source; q++) begin += __popc(votes[q]);
+    for (int q = s * of_source; q < (s + 1) * of_source; q++) n += __popc(votes[q]);
+    info[size + locals + (e * size + s) * 2] = begin;
+    info[size + locals + (e * size + s) * 2 + 1] = n;
+    if (s == size - 1) info[size + e] = begin + n;
+  }
+}
+
+/// Ids, weights and source token of a slot, a warp; then its row must be here.
+DEVICE void unpack_slot(const Group *g, int parity, u32 epoch, int slot, const int *counts, const u32 *here) {
+  const int top_k = (int)g->top_k, slots = (int)g->slots, id_words = (top_k + 1) >> 1, lane = lane_id(), s = slot / slots;
+  const u64 *data = mine<u64>(g, SLOT_WORDS, parity) + g->size * slots * id_words + (i64)slot * (top_k + 1);
+  const bool used = slot - s * slots < counts[s];
+  if (lane < top_k) {
+    const u32 id = used ? here[slot * id_words + (lane >> 1)] >> 16 * (lane & 1) & 0xffffu : NONE;
+    const i64 to = (i64)slot * top_k + lane;
+    mine<int>(g, SLOT_IDS, parity)[to] = id == NONE ? -1 : (int)id;
+    mine<u32>(g, SLOT_WEIGHTS, parity)[to] = used ? wait_word(g, data + lane, epoch, SLOT, s, parity, slot - s * slots) : 0u;
+    if (id == NONE) mine<int>(g, ROW_OF_SLOT, parity)[to] = -1;
+  }
+  if (lane == 0) {
+    mine<int>(g, SLOT_TOKENS, parity)[slot] = used ? (int)wait_word(g, data + top_k, epoch, SLOT, s, parity, slot - s * slots) : -1;
+    if (used) wait_flag(g, mine<u32>(g, SLOT_FLAGS, parity) + slot, epoch, SLOT, s, parity, slot - s * slots);
+  }
+}
+
+DEVICE void receive_slots(const Group *g, int parity, u32 epoch, u32 *here) {
+  BLOCK_SHARED(int, counts, MAX_MEMBERS);
+  const int size = (int)g->size, slots = (int)g->slots, locals = local_experts(g), all = size * slots;
+  const int tid = threadIdx.x, warps = blockDim.x >> 5;
+  u32 *votes = here + all * (((int)g->top_k + 1) >> 1);
+  await_ids(g, parity, epoch, here);
+  if (tid < size)
+    counts[tid] = lives(g, tid) ? (int)wait_word(g, mine<u64>(g, SLOT_COUNTS, parity) + tid, epoch, SLOT_COUNT, tid, parity, 0) : 0;
+  __syncthreads();
+  if (blockIdx.x == 0 && tid < size) mine<int>(g, SLOT_INFO, parity)[tid] = counts[tid];
+  for (int e = blockIdx.x; e < locals; e += gridDim.x) {
+    if (e != (int)blockIdx.x) __syncthreads();
+    list_expert(g, parity, e, counts, here, votes);
+  }
+  for (int slot = blockIdx.x + warp_id() * gridDim.x; slot < all; slot += gridDim.x * warps) unpack_slot(g, parity, epoch, slot, counts, here);
+}
+
+/// Shared memory: u32 [tokens] masks, then u32 [slots of all, words] ids and [size · groups of 32 slots] votes.
+/// `epoch_word` and `done`: of this rank, given so that they are looked at before the group's record is here.
+template <class Row>
+DEVICE void slots_kernel(const Group *given, int parity, u32 phases, u32 *epoch_word, const u32 *done, const Row &row, const Sent &sent, int top_k) {
+  DYNAMIC_SHARED(u32, masks);
+  BLOCK_SHARED(u64, words, GROUP_WORDS);
+  BLOCK_SHARED(u32, before, 1);
+  BLOCK_SHARED(int, slot, MAX_MEMBERS);
+  const Group *g = reinterpret_cast<const Group *>(words);
+  const int tid = threadIdx.x, lane = lane_id(), warp = warp_id(), warps = blockDim.x >> 5;
+  const bool sends = phases & SEND;
+  const int tokens = sends ? sent.tokens : 0, choices = tokens * top_k, t = blockIdx.x;
+  allow_dependents();
+  stage(given, words);
+  wait_for_predecessors();
+
+  if (tid == 0) before[0] = ld_volatile(epoch_word);
+  int ids[BATCH];
+#pragma unroll
+  for (int j = 0; j < BATCH; j++) {
+    const int i = tid + j * blockDim.x, token = i / top_k;
+    ids[j] = i < choices ? sent.ids[(i64)token * sent.ids_stride + (i - token * top_k)] : -1;
+  }
+  typename Row::Piece piece;
+  int id = -1;
+  float weight = 0.0f;
+  if (t < tokens) {
+    piece = row.load(t, tid);
+    if (lane < top_k) id = sent.ids[(i64)t * sent.ids_stride + lane], weight = sent.weights[(i64)t * sent.weights_stride + lane];
+  }
+  for (int i = tid; i < tokens; i += blockDim.x) masks[i] = 0;
+  const u32 ready = sends && tid < MAX_MEMBERS ? ld_acquire_sys(done + tid) : 0;
+  __syncthreads();
+
+  const int size = (int)g->size, experts = (int)g->experts;
+  const u32 epoch = before[0] + (sends ? 1 : 0);
+  if (sends) {
+#pragma unroll
+    for (int j = 0; j < BATCH; j++)
+      if (ids[j] >= 0 && ids[j] < experts) atomicOr(masks + (tid + j * blockDim.x) / top_k, 1u << owner_of(g, ids[j]) & (u32)g->active);
+    for (int i = tid + BATCH * blockDim.x; i < choices; i += blockDim.x) {
+      const int token = i / top_k, e = sent.ids[(i64)token * sent.ids_stride + (i - token * top_k)];
+      if (e >= 0 && e < experts) atomicOr(masks + token, 1u << owner_of(g, e) & (u32)g->active);
+    }
+    if (t < tokens) row.encode(piece);
+    // Members have long told that they read what was in these slots before.
+    if (tid < size && lives(g, tid) && (int)(ready - (epoch - 1)) < 0)
+      wait_flag(g, mine<u32>(g, SLOT_DONE, parity) + tid, epoch - 1, SLOT_FREE, tid, parity);
+    __syncthreads();
+    if (blockIdx.x == gridDim.x - 1)
+      for (int d = warp; d < size; d += warps) {
+        int n = 0;
+        for (int begin = 0; begin < tokens; begin += 32)
+          n += __popc(__ballot_sync(0xffffffffu, begin + lane < tokens && (masks[begin + lane] >> d & 1)));
+        if (lane == 0 && lives(g, d)) st_relaxed_sys(at<u64>(g, d, SLOT_COUNTS, parity) + g->member, tagged(epoch, (u32)n));
+      }
+    for (int next = t; next < tokens; next += gridDim.x) {
+      if (next != t) {
+        // Others may still be sending from what `slot` says.
+        __syncthreads();
+        piece = row.load(next, tid);
+        row.encode(piece);
+        id = -1;
+        if (lane < top_k) id = sent.ids[(i64)next * sent.ids_stride + lane], weight = sent.weights[(i64)next * sent.weights_stride + lane];
+      }
+      send_token(g, parity, epoch, row, next, piece, id, weight, masks, slot);
+    }
+    // All blocks have read the epoch when the last one counts itself.
+    if (tid == (int)blockDim.x - 1 && atomicAdd(state(g, COUNTER), 1u) == gridDim.x - 1) {
+      *state(g, COUNTER) = 0;
+      *epoch_word = epoch;
+    }
+  }
+  if (phases & RECEIVE) receive_slots(g, parity, epoch, masks + tokens);
 }
 
 } // namespace
 
 /// x_stride in bytes, `pieces` times 16 bytes a row.
 extern "C" __global__ void __launch_bounds__(1024)
-    ep_slots_copy(const Group *__restrict__ g, int parity, int phases, const char *x, i64 x_stride, int pieces, const int *ids, int ids_stride,
-                  const float *weights, int weights_stride, int tokens) {
-  slots_kernel(g, parity, phases, CopyRow{x, x_stride, pieces}, Sent{ids, ids_stride, weights, weights_stride, tokens});
+    ep_slots_copy(const Group *__restrict__ g, int parity, int phases, u32 *epoch, const u32 *done, int top_k, const char *x, i64 x_stride, int pieces,
+                  const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) {
+  slots_kernel(g, parity, phases, epoch, done, CopyRow{x, x_stride, pieces}, Sent{ids, ids_stride, weights, weights_stride, tokens}, top_k);
 }
 
 /// x_stride in elements, `pieces` times 16 elements a row.
 #define SLOTS_FP8(NAME, IN)                                                                                                       \
   extern "C" __global__ void __launch_bounds__(1024)                                                                              \
-  NAME(const Group *__restrict__ g, int parity, int phases, const IN *x, i64 x_stride, int pieces, int round_scales,              \
-       const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) {                                    \
-    slots_kernel(g, parity, phases, QuantisedRow<IN>{x, x_stride, pieces, round_scales != 0},                                     \
-                 Sent{ids, ids_stride, weights, weights_stride, tokens});                                                         \
+  NAME(const Group *__restrict__ g, int parity, int phases, u32 *epoch, const u32 *done, int top_k, const IN *x, i64 x_stride,    \
+       int pieces, int round_scales, const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) {      \
+    slots_kernel(g, parity, phases, epoch, done, QuantisedRow<IN>{x, x_stride, pieces, round_scales != 0},                        \
+                 Sent{ids, ids_stride, weights, weights_stride, tokens}, top_k);                                                  \
   }
 SLOTS_FP8(ep_slots_fp8_bf16, bf16)
 SLOTS_FP8(ep_slots_fp8_f32, float)
@@ -222,121 +374,124 @@ namespace {
 /// What comes back: sums of weighted expert rows, rows by slot that are summed already, or one row a choice.
 enum Back { EXPERTS_SUMMED = 0, PARTIAL_ROWS = 1, EVERY_CHOICE = 2 };
 
-/// Σ of n rows with weights (shared memory), piece by piece of 16 bytes, to `to`.
-template <class In, class Out> DEVICE void sum_rows(const char *const *rows, const float *weights, int n, Out *to, int pieces, bool peers) {
-  constexpr int N = Vec<In>::N;
-  for (int c = threadIdx.x; c < pieces; c += blockDim.x) {
+/// Σ of rows with weights, columns [begin, end) of this warp's block. Lane i of `mask` holds row i and its weight; lanes ascending.
+template <class In, class Out>
+DEVICE void sum_rows(u32 mask, const char *row, float weight, Out *to, int begin, int end, bool peers) {
+  constexpr int N = Vec<In>::N, AT_ONCE = 8;
+  const int rounded = begin + (end - begin + N * 32 - 1) / (N * 32) * (N * 32);
+  for (int c = begin + (int)threadIdx.x * N; c < rounded; c += (int)blockDim.x * N) {
     float sum[N] = {};
-    for (int i = 0; i < n; i += 4) {
-      uint4 v[4];
+    u32 left = mask;
+    while (left) {
+      uint4 v[AT_ONCE];
+      u32 coming = left;
 #pragma unroll
-      for (int j = 0; j < 4; j++)
-        if (i + j < n) v[j] = peers ? ld_peer(rows[i + j] + 16 * c) : ld_stream16(rows[i + j] + 16 * c);
+      for (int j = 0; j < AT_ONCE; j++) {
+        if (!left) break;
+        const char *at = reinterpret_cast<const char *>(__shfl_sync(0xffffffffu, reinterpret_cast<u64>(row), __ffs(left) - 1));
+        left &= left - 1;
+        if (c < end) v[j] = peers ? ld_peer(at + c * sizeof(In)) : ld_stream16(at + c * sizeof(In));
+      }
 #pragma unroll
-      for (int j = 0; j < 4; j++)
-        if (i + j < n) add_weighted(sum, v[j], weights[i + j], (const In *)nullptr);
+      for (int j = 0; j < AT_ONCE; j++) {
+        if (!coming) break;
+        const float w = __shfl_sync(0xffffffffu, weight, __ffs(coming) - 1);
+        coming &= coming - 1;
+        if (c < end) add_weighted(sum, v[j], w, (const In *)nullptr);
+      }
     }
-    store_sum(to + c * N, sum);
+    if (c < end) store_sum(to + c, sum);
   }
 }
 
-/// Y: the experts' rows, W: rows on their way, Out: what comes of them.
+/// Y: the experts' rows, W: rows on their way, Out: what comes of them. Rows are cut into `parts` of columns.
 template <class Y, class W, class Out>
-DEVICE void back_kernel(const Group *g, int parity, u32 phases, int kind, const Y *y, i64 y_stride, Out *out, i64 out_stride, int width,
-                        const Sent &own) {
-  BLOCK_SHARED(const char *, rows, 32);
-  BLOCK_SHARED(float, weights, 32);
-  BLOCK_SHARED(int, count, 1);
-  const u32 epoch = *state(g, SLOT_EPOCH + parity);
-  const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots, tid = threadIdx.x;
-  const int per_slot = kind == EVERY_CHOICE ? top_k : 1;
+DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *epoch_word, int kind, int parts, const Y *y, i64 y_stride, Out *out,
+                        i64 out_stride, int width, const Sent &own) {
+  BLOCK_SHARED(u64, words, GROUP_WORDS);
+  BLOCK_SHARED(u32, now, 1);
+  const Group *g = reinterpret_cast<const Group *>(words);
+  const int tid = threadIdx.x, lane = lane_id();
+  allow_dependents();
+  stage(given, words);
+  wait_for_predecessors();
+  if (tid == 0) now[0] = ld_volatile(epoch_word);
+  __syncthreads();
+  const u32 epoch = now[0];
+  const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots;
+  const int span = ((width + parts - 1) / parts + 7) / 8 * 8;
   if (phases & SEND) {
-    const int *info = mine<int>(g, SLOT_INFO, parity), *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity);
+    const int *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity), *tokens = mine<int>(g, SLOT_TOKENS, parity);
     const float *slot_weights = mine<float>(g, SLOT_WEIGHTS, parity);
-    int all = 0;
-    for (int s = 0; s < size; s++) all += info[s];
-    for (int item = blockIdx.x; item < all * per_slot; item += gridDim.x) {
-      int j = item / per_slot, s = (me + 1) % size;
-      while (j >= info[s]) j -= info[s], s = (s + 1) % size;
-      const int slot = s * slots + j, choice = item % per_slot;
-      const int token = mine<int>(g, SLOT_TOKENS, parity)[slot];
+    const int per_slot = parts * (kind == EVERY_CHOICE ? top_k : 1), items = size * slots * per_slot;
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+      const int i = item / per_slot, within = item - i * per_slot, part = within % parts, choice = within / parts;
+      const int turn = i / slots, s = (me + 1 + turn) % size, slot = s * slots + (i - turn * slots);
+      // All warps look, so that none waits for another.
+      const int token = tokens[slot];
+      int row = -1;
+      float weight = 1.0f;
+      if (kind == PARTIAL_ROWS) {
+        row = lane == 0 ? slot : -1;
+      } else if (lane < top_k && (kind == EXPERTS_SUMMED || lane == choice)) {
+        row = row_of_slot[slot * top_k + lane];
+        if (kind == EXPERTS_SUMMED) weight = slot_weights[slot * top_k + lane];
+      }
+      const u32 mask = __ballot_sync(0xffffffffu, token >= 0 && row >= 0);
+      if (mask == 0) continue;
+      const int place = (kind == EVERY_CHOICE ? choice : me) * slots + token;
+      sum_rows<Y, W>(mask, reinterpret_cast<const char *>(y + (i64)row * y_stride), weight,
+                     reinterpret_cast<W *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride), part * span, min2(width, (part + 1) * span), false);
+      __syncthreads();
       if (tid == 0) {
-        int n = 0;
-        if (kind == PARTIAL_ROWS) {
-          rows[0] = reinterpret_cast<const char *>(y + (i64)slot * y_stride), weights[0] = 1.0f, n = 1;
-        } else {
-          const int first = kind == EVERY_CHOICE ? choice : 0, end = kind == EVERY_CHOICE ? choice + 1 : top_k;
-          for (int k = first; k < end; k++) {
-            const int row = row_of_slot[slot * top_k + k];
-            if (row < 0) continue;
-            rows[n] = reinterpret_cast<const char *>(y + (i64)row * y_stride);
-            weights[n++] = kind == EVERY_CHOICE ? 1.0f : slot_weights[slot * top_k + k];
-          }
-        }
-        count[0] = n;
+        fence_sys();
+        st_relaxed_sys(at<u32>(g, s, BACK_FLAGS, parity) + place * parts + part, epoch);
       }
-      __syncthreads();
-      if (count[0] > 0) {
-        const int place = (kind == EVERY_CHOICE ? choice : me) * slots + token;
-        sum_rows<Y, W>(rows, weights, count[0], reinterpret_cast<W *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride),
-                       width / Vec<Y>::N, false);
-        __syncthreads();
-        if (tid == 0) {
-          fence_sys();
-          st_release_sys(at<u32>(g, s, BACK_FLAGS, parity) + place, epoch);
-        }
-      }
-      __syncthreads();
     }
-    // Slots have been read: their sources may fill them again.
-    if (came_last(g, SENT_COUNTER)) raise(g, SLOT_DONE, parity, epoch);
+    // Slots have been read: their sources may fill them again. What this block read was read before its last fence.
+    if (tid == 0 && atomicAdd(state(g, SENT_COUNTER), 1u) == gridDim.x - 1) {
+      *state(g, SENT_COUNTER) = 0;
+      fence_sys();
+      for (int m = 0; m < size; m++)
+        if (lives(g, m)) st_relaxed_sys(at<u32>(g, m, SLOT_DONE, parity) + me, epoch);
+    }
   }
   if (phases & RECEIVE) {
     const int *table = mine<int>(g, SLOT_TABLE, parity);
     const u32 *flags = mine<u32>(g, BACK_FLAGS, parity);
-    const u8 *member_of = reinterpret_cast<const u8 *>(g->member_of);
-    for (int t = blockIdx.x; t < own.tokens; t += gridDim.x) {
-      if (tid < 32) {
-        // Lane i: member or choice i.
-        bool comes = false;
-        float weight = 1.0f;
-        int from = tid;
-        if (kind == EVERY_CHOICE) {
-          const int e = tid < top_k ? own.ids[(i64)t * own.ids_stride + tid] : -1;
-          if (e >= 0 && e < (int)g->experts) {
-            from = member_of[e];
-            comes = lives(g, from);
-            weight = own.weights[(i64)t * own.weights_stride + tid];
-          }
-        } else {
-          comes = tid < size && table[(i64)t * size + tid] >= 0;
+    for (int item = blockIdx.x; item < own.tokens * parts; item += gridDim.x) {
+      const int t = item / parts, part = item - t * parts;
+      // Lane i: member or choice i.
+      bool comes = false;
+      float weight = 1.0f;
+      int from = lane;
+      if (kind == EVERY_CHOICE) {
+        const int e = lane < top_k ? own.ids[(i64)t * own.ids_stride + lane] : -1;
+        if (e >= 0 && e < (int)g->experts) {
+          from = owner_of(g, e);
+          comes = lives(g, from);
+          weight = own.weights[(i64)t * own.weights_stride + lane];
         }
-        const int place = tid * slots + t;
-        if (comes) comes = wait_flag(g, flags + place, epoch, BACK_ROW, from, parity, t);
-        const u32 mask = __ballot_sync(0xffffffffu, comes);
-        if (comes) {
-          const int i = __popc(mask & ((1u << tid) - 1));
-          rows[i] = mine<char>(g, BACK, parity) + (i64)place * g->back_stride;
-          weights[i] = weight;
-        }
-        if (tid == 0) count[0] = __popc(mask);
+      } else {
+        comes = lane < size && table[(i64)t * size + lane] >= 0;
       }
-      __syncthreads();
-      sum_rows<W, Out>(rows, weights, count[0], out + t * out_stride, width / Vec<W>::N, true);
-      __syncthreads();
+      const int place = lane * slots + t;
+      if (comes) comes = wait_flag(g, flags + place * parts + part, epoch, BACK_ROW, from, parity, t);
+      const u32 mask = __ballot_sync(0xffffffffu, comes);
+      sum_rows<W, Out>(mask, mine<char>(g, BACK, parity) + (i64)place * g->back_stride, weight, out + t * out_stride, part * span, min2(width, (part + 1) * span), true);
     }
   }
 }
 
 } // namespace
 
-/// y and out in elements between rows; ids and weights as they were sent (for `kind` 2).
-#define BACK_KERNEL(NAME, Y, W, OUT)                                                                                                 \
-  extern "C" __global__ void __launch_bounds__(1024)                                                                              \
-  NAME(const Group *__restrict__ g, int parity, int phases, int kind, const Y *y, i64 y_stride, OUT *out, i64 out_stride,         \
-       int width, const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) {                         \
-    back_kernel<Y, W, OUT>(g, parity, phases, kind, y, y_stride, out, out_stride, width,                                             \
-                        Sent{ids, ids_stride, weights, weights_stride, tokens});                                                  \
+/// y and out in elements between rows; ids and weights as they were sent (for `kind` 2). All members give the same `parts`.
+#define BACK_KERNEL(NAME, Y, W, OUT)                                                                                              \
+  extern "C" __global__ void __launch_bounds__(256, 4)                                                                            \
+  NAME(const Group *__restrict__ g, int parity, int phases, const u32 *epoch, int kind, int parts, const Y *y, i64 y_stride,      \
+       OUT *out, i64 out_stride, int width, const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) { \
+    back_kernel<Y, W, OUT>(g, parity, phases, epoch, kind, parts, y, y_stride, out, out_stride, width,                            \
+                           Sent{ids, ids_stride, weights, weights_stride, tokens});                                               \
   }
 BACK_KERNEL(ep_back_bf16_bf16_bf16, bf16, bf16, bf16)
 BACK_KERNEL(ep_back_bf16_bf16_f32, bf16, bf16, float)

@@ -16,6 +16,12 @@ DEVICE u64 ld_acquire_sys(const u64 *p) {
   return v;
 }
 DEVICE void st_release_sys(u32 *p, u32 v) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+DEVICE u64 ld_relaxed_sys(const u64 *p) {
+  u64 v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+DEVICE void st_relaxed_sys(u32 *p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEVICE void st_relaxed_sys(u64 *p, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 DEVICE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 DEVICE u32 ld_volatile(const u32 *p) { return *reinterpret_cast<const volatile u32 *>(p); }

@@ -215,6 +215,11 @@ template <class T> T atomicAdd(T *p, T v) {
   *p = old + v;
   return old;
 }
+template <class T> T atomicOr(T *p, T v) {
+  const T old = *p;
+  *p = old | v;
+  return old;
+}
 template <class T> T atomicExch(T *p, T v) {
   const T old = *p;
   *p = v;
@@ -267,5 +272,7 @@ inline uint4 ld_stream16(const void *p) {
   std::memcpy(&v, p, 16);
   return v;
 }
+inline void allow_dependents() {}
+inline void wait_for_predecessors() {}
 inline int lane_id() { return (int)(machine::thread() & 31); }
 inline int warp_id() { return (int)(machine::thread() >> 5); }

@@ -50,8 +50,8 @@ struct Node {
     const i64 K = c.top_k, R = c.rows, S = all_slots;
     const i64 bytes[AREAS] = {8 * c.size * (c.size + locals), 4 * c.size, 4 * c.size, 4 * R * K, 4 * R * K, 4 * R, 4 * R, R * wire, R * back,
                               4 * most * c.size, 4 * (EXPERTS + 3 * locals), 4 * R * K, S * wire, 4 * S * K, 4 * S * K, 4 * S, 4 * S,
-                              8 * c.size, 4 * c.size, (i64)std::max(c.size, c.top_k) * c.slots * back, 4 * (i64)std::max(c.size, c.top_k) * c.slots,
-                              4 * c.slots * c.size, 4 * (c.size + locals + 2 * locals * c.size), 4 * locals * S, 4 * S * K, 4 * c.size};
+                              8 * c.size, 4 * c.size, (i64)std::max(c.size, c.top_k) * c.slots * back, 4 * (i64)std::max(c.size, c.top_k) * c.slots * 4,
+                              4 * c.slots * c.size, 4 * (c.size + locals + 2 * locals * c.size), 4 * locals * S, 4 * S * K, 8 * S * ((K + 1) / 2 + K + 1), 4 * c.size};
     for (int a = 0; a < AREAS; a++)
       for (int p = 0; p < 2; p++) at[a][p] = end, end = (end + bytes[a] + 255) / 256 * 256;
     ranks.resize(c.size);
@@ -243,20 +243,26 @@ void normal(Node &n, std::mt19937 &random, int parity, bool expand) {
     if (n.lives(m)) n.check_out(m, times, local, "combined");
 }
 
+size_t slots_shared(const Node &n, int tokens) {
+  return 4 * (tokens + n.all_slots * ((n.c.top_k + 1) / 2) + n.c.size * ((n.c.slots + 31) / 32));
+}
+
 void low_latency(Node &n, std::mt19937 &random, int parity, bool origin) {
   const Case &c = n.c;
   const int K = c.top_k, hidden = c.hidden;
   const unsigned blocks = 1 + random() % 3, threads = 32 * (1 + random() % 3);
   const bool hook = random() % 2;
+  const int parts = 1 + random() % 4;
   for (u32 phases : hook ? std::vector<u32>{1, 2} : std::vector<u32>{3})
     n.each(random, [&](machine::Machine &machine, int m) {
       Rank &r = n.ranks[m];
       const int tokens = c.tokens[m];
-      machine::launch(machine, blocks, threads, 4 * tokens + 2 * n.all_slots * K, [&r, &c, parity, K, tokens, hidden, phases] {
+      machine::launch(machine, blocks, threads, slots_shared(n, tokens), [&r, &c, parity, K, tokens, hidden, phases] {
+        u32 *epoch = r.state.data() + SLOT_EPOCH + parity, *done = mine<u32>(&r.group, SLOT_DONE, parity);
         if (c.fp8)
-          ep_slots_fp8_bf16(&r.group, parity, phases, r.x.data(), hidden, hidden / 16, 0, r.ids.data(), K, r.weights.data(), K, tokens);
+          ep_slots_fp8_bf16(&r.group, parity, phases, epoch, done, K, r.x.data(), hidden, hidden / 16, 0, r.ids.data(), K, r.weights.data(), K, tokens);
         else
-          ep_slots_copy(&r.group, parity, phases, (const char *)r.x.data(), hidden * 2, hidden / 8, r.ids.data(), K, r.weights.data(), K, tokens);
+          ep_slots_copy(&r.group, parity, phases, epoch, done, K, (const char *)r.x.data(), hidden * 2, hidden / 8, r.ids.data(), K, r.weights.data(), K, tokens);
       });
     });
   std::vector<std::vector<bf16>> y(c.size);
@@ -301,8 +307,8 @@ void low_latency(Node &n, std::mt19937 &random, int parity, bool origin) {
       Rank &r = n.ranks[m];
       const int tokens = c.tokens[m];
       const bf16 *rows = y[m].data();
-      machine::launch(machine, blocks, threads, 0, [&r, parity, phases, origin, rows, hidden, K, tokens] {
-        ep_back_bf16_bf16_bf16(&r.group, parity, phases, origin ? 2 : 0, rows, hidden, r.out.data(), hidden, hidden, r.ids.data(), K, r.weights.data(), K, tokens);
+      machine::launch(machine, blocks, threads, 0, [&r, parity, parts, phases, origin, rows, hidden, K, tokens] {
+        ep_back_bf16_bf16_bf16(&r.group, parity, phases, r.state.data() + SLOT_EPOCH + parity, origin ? 2 : 0, parts, rows, hidden, r.out.data(), hidden, hidden, r.ids.data(), K, r.weights.data(), K, tokens);
       });
     });
   for (int m = 0; m < c.size; m++) {
@@ -331,7 +337,7 @@ void silent_member(std::mt19937 &random) {
   machine::Machine machine;
   Rank &r = n.ranks[0];
   machine::launch(machine, 2, 32, 4096, [&r] {
-    ep_slots_copy(&r.group, 0, 3, (const char *)r.x.data(), 32, 2, r.ids.data(), 2, r.weights.data(), 2, 3);
+    ep_slots_copy(&r.group, 0, 3, r.state.data() + SLOT_EPOCH, mine<u32>(&r.group, SLOT_DONE, 0), 2, (const char *)r.x.data(), 32, 2, r.ids.data(), 2, r.weights.data(), 2, 3);
   });
   machine::run(machine, random());
   expect(r.fault[0] == SLOT_COUNT && r.fault[1] == 1 && r.fault[3] == 1 && r.fault[4] == 0, "what was left of a silent member", r.fault[0], r.fault[1], r.fault[3]);

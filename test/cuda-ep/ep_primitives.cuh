@@ -11,7 +11,9 @@ template <class T> T look(const T *p) {
 inline u32 ld_acquire_sys(const u32 *p) { return look(p); }
 inline u64 ld_acquire_sys(const u64 *p) { return look(p); }
 inline void st_release_sys(u32 *p, u32 v) { machine::yield(), *p = v; }
-inline void st_relaxed_sys(u64 *p, u64 v) { *p = v; }
+inline u64 ld_relaxed_sys(const u64 *p) { return look(p); }
+inline void st_relaxed_sys(u32 *p, u32 v) { machine::yield(), *p = v; }
+inline void st_relaxed_sys(u64 *p, u64 v) { machine::yield(), *p = v; }
 inline void fence_sys() {}
 inline u32 ld_volatile(const u32 *p) { return *p; }
 /// A nanosecond a turn.

@@ -263,6 +263,8 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
       const y = node.each((r, m) => randomRows(r, yRows, shape.hidden, m + 1))
       const kind = reduce === 'sender' ? 0 : 2
       const parities = [0, 1]
+      // Launches that begin while the kernel before them ends would take the places of others that share the GPU.
+      const programmatic = new Set(o.gpus).size === o.gpus.length
       const there = parities.map(parity =>
         node.each((r, m) =>
           r.peer.bindSlots(
@@ -272,16 +274,21 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
             wire === 'fp8'
               ? { kind: 'bf16', address: x[m]!, stride: shape.hidden }
               : { kind: 'wire', address: x[m]!, stride: shape.hidden * 2 },
+            { programmatic },
           ),
         ),
       )
       const back = parities.map(parity =>
         node.each((r, m) =>
-          r.peer.bindBack(parity, 3, kind, { address: y[m]!, stride: shape.hidden }, routing[m]!, {
-            address: out[m]!,
-            stride: shape.hidden,
-            dtype: 'bf16',
-          }),
+          r.peer.bindBack(
+            parity,
+            3,
+            kind,
+            { address: y[m]!, stride: shape.hidden },
+            routing[m]!,
+            { address: out[m]!, stride: shape.hidden, dtype: 'bf16' },
+            { programmatic },
+          ),
         ),
       )
       for (const parity of parities) {

@@ -8,7 +8,7 @@ import { u8View } from '../../device/memory.js'
 import { type ExpertBufferConfig, totalExperts, wireOf } from '../expert-buffer-config.js'
 import { meaningfulBytes } from '../wire/codec.js'
 import type { WireDtype, WireFormat } from '../wire/format.js'
-import { type Area, groupRecord, layOutRegion, memberTable, type Region, STATE } from './region.js'
+import { type Area, groupRecord, layOutRegion, MAX_BACK_PARTS, memberTable, type Region, STATE } from './region.js'
 
 const NORMAL = 'ep_normal_sm90.cu'
 const LOW_LATENCY = 'ep_low_latency_sm90.cu'
@@ -65,6 +65,13 @@ export interface LaunchTokens {
 
 const forTokens = (tokens: number, launch: (tokens: number) => void): LaunchTokens =>
   Object.assign(() => launch(tokens), { of: launch })
+
+export interface LowLatencyLaunch {
+  /** SMs to use; default: the rank's. */
+  readonly sms?: number
+  /** The launch may begin while the kernel before it ends; not where ranks share a GPU: blocks that wait would take others' places. */
+  readonly programmatic?: boolean
+}
 
 export interface PeerFault {
   readonly phase: string
@@ -312,26 +319,38 @@ export class PeerRank implements Disposable {
     })
   }
 
+  /** Of this rank: the word that counts low-latency operations of a parity. */
+  #slotEpoch(parity: number): number {
+    return this.base + this.region.stateAt + 4 * (STATE.slotEpoch + parity)
+  }
+
   /** @param phases 1 sends, 2 receives, 3 both in one kernel */
   bindSlots(
     parity: number,
     phases: number,
     routing: DeviceRouting,
     x: DispatchRows,
-    { sms = this.sms } = {},
+    { sms = this.sms, programmatic = false }: LowLatencyLaunch = {},
   ): LaunchTokens {
     const { dispatchWire, slots } = this.config.lowLatency!
+    const { topK } = this.config
     const { args: head, pieces } = this.#rowArguments(x, dispatchWire)
     const name = x.kind === 'wire' ? 'ep_slots_copy' : `ep_slots_fp8_${x.kind}`
-    const layout = ['u64', 'i32', 'i32', 'u64', 'u64', 'i32', ...(x.kind === 'wire' ? [] : (['i32'] as const))] as const
+    const row = ['u64', 'u64', 'i32', ...(x.kind === 'wire' ? [] : (['i32'] as const))] as const
+    const layout = ['u64', 'i32', 'i32', 'u64', 'u64', 'i32', ...row] as const
+    const state = [this.#slotEpoch(parity), this.at('slotDone', parity)]
     const args = this.kernels
       .kernel(LOW_LATENCY, name)
-      .bind([...layout, ...CHOICES], [this.#group, parity, phases, ...head, ...this.#choices(routing)])
+      .bind(
+        [...layout, ...CHOICES],
+        [this.#group, parity, phases, ...state, topK, ...head, ...this.#choices(routing)],
+        { programmatic },
+      )
+    const lists = this.size * (slots * Math.ceil(topK / 2) + Math.ceil(slots / 32))
     return forTokens(routing.tokens, now => {
-      const shared = 4 * now + 2 * this.size * slots * this.config.topK
       const blocks = Math.min(sms, Math.max(now, this.region.mostLocalExperts, 1))
       args.set(layout.length + 4, now)
-      args.launch([blocks, 1, 1], threadsFor(pieces), shared)
+      args.launch([blocks, 1, 1], threadsFor(pieces), 4 * (now + lists))
     })
   }
 
@@ -343,22 +362,28 @@ export class PeerRank implements Disposable {
     y: DeviceRows & { readonly dtype?: 'bf16' | 'f32' },
     routing: DeviceRouting,
     out: DeviceRows & { readonly dtype: 'bf16' | 'f32' },
-    { sms = this.sms } = {},
+    { sms = this.sms, programmatic = false }: LowLatencyLaunch = {},
   ): LaunchTokens {
-    const wire = this.config.lowLatency!.combineWire
+    const { combineWire: wire, slots } = this.config.lowLatency!
     const { hidden } = this.config
+    // Equal on all members: flags are raised and awaited part by part.
+    const pieces = hidden / (wire === 'f32' ? 4 : 8)
+    const parts = Math.min(MAX_BACK_PARTS, Math.ceil(pieces / BACK_THREADS))
+    const threads = Math.min(BACK_THREADS, Math.max(64, Math.ceil(pieces / parts / 32) * 32))
+    const blocks = Math.min(BACK_BLOCKS * sms, Math.max(1, this.size * slots * parts))
     const args = this.kernels
       .kernel(LOW_LATENCY, `ep_back_${y.dtype ?? 'bf16'}_${wire}_${out.dtype}`)
       .bind(
-        ['u64', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'i32', ...CHOICES],
+        ['u64', 'i32', 'i32', 'u64', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'i32', ...CHOICES],
         [
-          ...[this.#group, parity, phases, kind, y.address, y.stride, out.address, out.stride, hidden],
-          ...this.#choices(routing),
+          ...[this.#group, parity, phases, this.#slotEpoch(parity), kind, parts],
+          ...[y.address, y.stride, out.address, out.stride, hidden, ...this.#choices(routing)],
         ],
+        { programmatic },
       )
     return forTokens(routing.tokens, now => {
-      args.set(13, now)
-      args.launch([sms, 1, 1], threadsFor(hidden / (wire === 'f32' ? 4 : 8)))
+      args.set(15, now)
+      args.launch([blocks, 1, 1], threads)
     })
   }
 
@@ -426,6 +451,10 @@ export class PeerRank implements Disposable {
     return [ids.address, ids.stride, weights.address, weights.stride, tokens]
   }
 }
+
+/** Of the low-latency combine: threads of a block at most, and blocks that an SM holds at once. */
+const BACK_THREADS = 256
+const BACK_BLOCKS = 4
 
 const CHOICES = ['u64', 'i32', 'u64', 'i32', 'i32'] as const
 

@@ -34,6 +34,7 @@ export const AREAS = [
   'slotInfo',
   'slotOfRow',
   'rowOfSlot',
+  'slotWords',
   'barrier',
 ] as const
 export type Area = (typeof AREAS)[number]
@@ -51,6 +52,9 @@ export const INFO = {
 export const STATE = { epoch: 0, slotEpoch: 2, poison: 8, words: 16 } as const
 
 const ALIGNMENT = 256
+
+/** Parts of columns, each with a flag of its own, that a row of the low-latency combine may be cut into. */
+export const MAX_BACK_PARTS = 4
 
 export interface Region {
   readonly bytes: number
@@ -107,11 +111,12 @@ export function layOutRegion(config: ExpertBufferConfig): Region {
     slotCounts: 8 * size,
     slotDone: 4 * size,
     back: back * backBytes,
-    backFlags: 4 * back,
+    backFlags: 4 * back * MAX_BACK_PARTS,
     slotTable: 4 * slots * size,
     slotInfo: 4 * (size + locals + 2 * locals * size),
     slotOfRow: 4 * locals * all,
     rowOfSlot: 4 * all * topK,
+    slotWords: 8 * all * (Math.ceil(topK / 2) + topK + 1),
     barrier: 4 * size,
   }
   let end = 0
