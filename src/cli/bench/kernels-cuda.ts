@@ -7,6 +7,7 @@ import { attentionBenches } from '../../device/cuda/bench/attention.js'
 import { BenchDevice, type KernelBench, type KernelFigure, LIMITS } from '../../device/cuda/bench/bench.js'
 import { gemmBenches } from '../../device/cuda/bench/gemm.js'
 import { layerBenches } from '../../device/cuda/bench/layer.js'
+import { rowBenches } from '../../device/cuda/bench/rows.js'
 import { smallBenches } from '../../device/cuda/bench/small.js'
 import { CudaError } from '../../device/cuda/errors.js'
 import { addFlags, takeFlags } from '../flag-options.js'
@@ -14,7 +15,13 @@ import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
 
-const BENCHES: readonly KernelBench[] = [...gemmBenches, ...layerBenches, ...attentionBenches, ...smallBenches]
+const BENCHES: readonly KernelBench[] = [
+  ...gemmBenches,
+  ...layerBenches,
+  ...attentionBenches,
+  ...smallBenches,
+  ...rowBenches,
+]
 const NAMES = BENCHES.map(b => b.name)
 const group = 'Workload'
 

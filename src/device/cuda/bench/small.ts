@@ -1,91 +1,14 @@
 // Benchmarks of what lies between the large products, in the sizes of Qwen3-30B-A3B (hidden 2048, 32 heads over 4 of 128, 128
-// experts, top-8, 151,936 tokens) and of a DeepSeek latent (512 + 64). Some rows of each result are compared with float64.
-import { bf16ToNumber } from '../../cpu/number-formats.js'
-import type { MemorySpan } from '../../memory.js'
-import type { Kernel, Operand, ParameterVector, RouterSpec } from '../../ops.js'
+// experts, top-8, 151,936 tokens) and of a DeepSeek latent (512 + 64). The last row of each result is compared with float64.
+import type { RouterSpec } from '../../ops.js'
 import { plainCudaOps } from '../cuda-ops.js'
 import { type BenchDevice, figure, type KernelBench, type KernelFigure } from './bench.js'
+import { BenchOperands, worstOf } from './operands.js'
 
 const ROWS = [1, 32, 128, 16_384] as const
 const [HIDDEN, HEADS, KV_HEADS, HEAD, EXPERTS, TOP_K, VOCAB] = [2048, 32, 4, 128, 128, 8, 151_936]
 const [LATENT, ROPE] = [512, 64]
 const EPS = 1e-6
-/** Runs of a kernel in one graph. */
-const IN_A_GRAPH = 20
-
-/** Rows with a copy of their numbers on the host. */
-class Bench {
-  readonly b: BenchDevice
-  #seed = 12345
-
-  constructor(b: BenchDevice) {
-    this.b = b
-  }
-
-  /** Uniform in (-scale, scale). */
-  numbers(count: number, scale = 1): Float32Array {
-    let s = this.#seed++ | 0
-    return Float32Array.from({ length: count }, () => {
-      s = (Math.imul(s, 1664525) + 1013904223) | 0
-      return (s / 2147483648) * scale
-    })
-  }
-
-  half(rows: number, width: number, span: MemorySpan = this.b.random(rows * width)): Operand {
-    return { span, dtype: 'bf16', offset: 0, stride: width }
-  }
-
-  wide(values: Float32Array, width: number): Operand {
-    return { span: this.#put(values), offset: 0, stride: width }
-  }
-
-  ints(values: Int32Array, width = 1): Operand {
-    return { span: this.#put(values), offset: 0, stride: width }
-  }
-
-  vector(values: Float32Array): ParameterVector {
-    return { length: values.length, span: this.#put(values) }
-  }
-
-  empty(rows: number, width: number, bytes = 4): Operand {
-    return { span: this.b.lend(rows * width * bytes), offset: 0, stride: width }
-  }
-
-  #put(values: Float32Array | Int32Array): MemorySpan {
-    const span = this.b.lend(values.byteLength)
-    this.b.context.upload(this.b.kernels.addressOf(span), values)
-    return span
-  }
-
-  /** The first `rows` rows of `width` elements. */
-  read(o: Operand, rows: number, width: number): Float32Array {
-    this.b.kernels.stream.synchronize()
-    const address = this.b.kernels.addressOf(o.span)
-    const values = new Float32Array(rows * width)
-    if (o.dtype !== 'bf16') {
-      this.b.context.download(values, address)
-      return values
-    }
-    const bits = new Uint16Array(rows * width)
-    this.b.context.download(bits, address)
-    bits.forEach((h, i) => {
-      values[i] = bf16ToNumber(h)
-    })
-    return values
-  }
-
-  readInts(o: Operand, count: number): Int32Array {
-    return new Int32Array(this.read({ ...o, dtype: 'f32' }, count, 1).buffer)
-  }
-
-  time(kernel: Kernel, rows: number): { medianUs: number; minUs: number } {
-    return this.b.timeInGraph(Array.from({ length: IN_A_GRAPH }, () => () => kernel(rows)))
-  }
-}
-
-/** Largest difference over 2^-8 of the wanted number and a little. */
-const worstOf = (got: ArrayLike<number>, want: readonly number[]): number =>
-  want.reduce((worst, w, i) => Math.max(worst, Math.abs(got[i]! - w) / (2 ** -8 * Math.abs(w) + 1e-5)), 0)
 
 const normed = (x: readonly number[], weight: Float32Array): number[] => {
   const inverse = 1 / Math.sqrt(x.reduce((s, v) => s + v * v, 0) / x.length + EPS)
@@ -94,7 +17,7 @@ const normed = (x: readonly number[], weight: Float32Array): number[] => {
 
 function* norms(b: BenchDevice): Iterable<KernelFigure> {
   for (const rows of ROWS) {
-    const t = new Bench(b)
+    const t = new BenchOperands(b)
     const ops = plainCudaOps(b.kernels)
     const x = t.half(rows, HIDDEN)
     const start = t.numbers(rows * HIDDEN)
@@ -103,9 +26,10 @@ function* norms(b: BenchDevice): Iterable<KernelFigure> {
     const args = { residual: t.wide(start, HIDDEN), x, out: t.half(rows, HIDDEN), weight, width: HIDDEN, eps: EPS }
     const kernel = ops.addRmsNorm(args)
     kernel(rows)
-    const added = t.read(x, 1, HIDDEN)
-    const sum = Array.from(added, (v, c) => v + start[c]!)
-    const worst = worstOf(t.read(args.out, 1, HIDDEN), normed(sum, weights))
+    const last = rows - 1
+    const added = t.read(x, 1, HIDDEN, last)
+    const sum = Array.from(added, (v, c) => v + start[last * HIDDEN + c]!)
+    const worst = worstOf(t.read(args.out, 1, HIDDEN, last), normed(sum, weights))
     // Residual read and written, x read, out written.
     const cost = { bytes: rows * HIDDEN * (4 + 4 + 2 + 2) + HIDDEN * 4, flop: 0 }
     yield figure('add_rms_norm', `${rows} × ${HIDDEN}`, t.time(kernel, rows), cost, worst)
@@ -115,11 +39,12 @@ function* norms(b: BenchDevice): Iterable<KernelFigure> {
 
 function* toCache(b: BenchDevice): Iterable<KernelFigure> {
   for (const rows of ROWS) {
-    const t = new Bench(b)
+    const t = new BenchOperands(b)
     const ops = plainCudaOps(b.kernels)
     const slots = t.ints(Int32Array.from({ length: rows }, (_, r) => r))
     const positions = t.ints(new Int32Array(rows))
     const all = HEADS + 2 * KV_HEADS
+    const last = rows - 1
     const turn = (width: number) => {
       // Position 0: cosines 1, sines 0.
       const table = new Float32Array(width).fill(1, 0, width / 2)
@@ -128,7 +53,7 @@ function* toCache(b: BenchDevice): Iterable<KernelFigure> {
     const [q, k] = [t.numbers(HEAD), t.numbers(HEAD)]
     const x = t.half(rows, all * HEAD)
     const kv = t.half(rows, 2 * KV_HEADS * HEAD)
-    const before = Array.from(t.read(x, 1, all * HEAD))
+    const before = Array.from(t.read(x, 1, all * HEAD, last))
     const norms = { q: t.vector(q), k: t.vector(k), eps: EPS }
     const sizes = { heads: HEADS, kvHeads: KV_HEADS, headWidth: HEAD }
     const heads = ops.qkNormRopeStore({ x, kv, slots, positions, ...sizes, norms, rope: turn(HEAD) })
@@ -137,7 +62,7 @@ function* toCache(b: BenchDevice): Iterable<KernelFigure> {
       const part = before.slice(head * HEAD, (head + 1) * HEAD)
       return head < HEADS ? normed(part, q) : head < HEADS + KV_HEADS ? normed(part, k) : part
     }
-    const [queries, stored] = [t.read(x, 1, HEADS * HEAD), t.read(kv, 1, 2 * KV_HEADS * HEAD)]
+    const [queries, stored] = [t.read(x, 1, HEADS * HEAD, last), t.read(kv, 1, 2 * KV_HEADS * HEAD, last)]
     const worst = Math.max(
       worstOf(queries, Array.from({ length: HEADS }, (_, h) => wanted(h)).flat()),
       worstOf(stored, Array.from({ length: 2 * KV_HEADS }, (_, h) => wanted(HEADS + h)).flat()),
@@ -158,11 +83,11 @@ function* toCache(b: BenchDevice): Iterable<KernelFigure> {
       norm,
       rope: turn(ROPE),
     })
+    const source = Array.from(t.read(both, 1, LATENT + ROPE, last))
     latent(rows)
-    const source = Array.from(t.read(both, 1, LATENT + ROPE))
     const want = [...normed(source.slice(0, LATENT), w), ...source.slice(LATENT)]
     const cost = { bytes: rows * 2 * 2 * (LATENT + ROPE), flop: 0 }
-    const off = worstOf(t.read(cache, 1, LATENT + ROPE), want)
+    const off = worstOf(t.read(cache, 1, LATENT + ROPE, last), want)
     yield figure('latent_norm_rope_store', `${rows} × ${LATENT + ROPE}`, t.time(latent, rows), cost, off)
     b.release()
   }
@@ -180,17 +105,21 @@ function* routing(b: BenchDevice): Iterable<KernelFigure> {
     scale: 1,
   }
   for (const rows of ROWS) {
-    const t = new Bench(b)
+    const t = new BenchOperands(b)
     const values = t.numbers(rows * EXPERTS, 4)
     const [ids, weights] = [t.empty(rows, TOP_K), t.empty(rows, TOP_K)]
     const kernel = plainCudaOps(b.kernels).router({ ids, weights, logits: t.wide(values, EXPERTS), spec })
     kernel(rows)
-    const row = values.subarray(0, EXPERTS)
+    const last = rows - 1
+    const row = values.subarray(last * EXPERTS, rows * EXPERTS)
     const best = [...row.keys()].sort((i, j) => row[j]! - row[i]! || i - j).slice(0, TOP_K)
-    const same = t.readInts(ids, TOP_K).every((id, s) => id === best[s])
+    const same = t
+      .readInts(ids, rows * TOP_K)
+      .subarray(last * TOP_K)
+      .every((id, s) => id === best[s])
     const total = best.reduce((s, e) => s + Math.exp(row[e]!), 0)
     const want = best.map(e => Math.exp(row[e]!) / total)
-    const worst = same ? worstOf(t.read(weights, 1, TOP_K), want) : Number.POSITIVE_INFINITY
+    const worst = same ? worstOf(t.read(weights, 1, TOP_K, last), want) : Number.POSITIVE_INFINITY
     const cost = { bytes: rows * (EXPERTS + 2 * TOP_K) * 4, flop: 0 }
     yield figure('router', `${rows} × ${TOP_K} of ${EXPERTS}`, t.time(kernel, rows), cost, worst)
     b.release()
@@ -206,7 +135,7 @@ const DRAWS = [
 
 function* drawing(b: BenchDevice): Iterable<KernelFigure> {
   for (const rows of [1, 32, 128]) {
-    const t = new Bench(b)
+    const t = new BenchOperands(b)
     const values = t.numbers(rows * VOCAB, 10)
     const logits = t.wide(values, VOCAB)
     const [out, logprob] = [t.empty(rows, 1), t.empty(rows, 1)]
@@ -216,11 +145,11 @@ function* drawing(b: BenchDevice): Iterable<KernelFigure> {
       const kernel = plainCudaOps(b.kernels).sample({ out, logits, params: t.wide(params, 8), vocab: VOCAB, logprob })
       kernel(rows)
       // The log-probability of what was drawn; which token is drawn is what tests are for.
-      const row = values.subarray(0, VOCAB)
+      const row = values.subarray((rows - 1) * VOCAB)
       const top = row.reduce((most, v) => Math.max(most, v), Number.NEGATIVE_INFINITY)
       const sum = row.reduce((s, v) => s + Math.exp(v - top), 0)
-      const token = t.readInts(out, 1)[0]!
-      const worst = worstOf(t.read(logprob, 1, 1), [row[token]! - top - Math.log(sum)])
+      const token = t.readInts(out, rows)[rows - 1]!
+      const worst = worstOf(t.read(logprob, 1, 1, rows - 1), [row[token]! - top - Math.log(sum)])
       const cost = { bytes: rows * VOCAB * 4, flop: 0 }
       yield figure(`sample, ${name}`, `${rows} × ${VOCAB}`, t.time(kernel, rows), cost, worst)
     }
