@@ -22,8 +22,10 @@ double gumbel(const Draw &d, int token) {
 }
 
 // src/device/cpu/reference/sample.ts. `nearest`: how close the mass before any token comes to top_p of all, in parts of all.
-int expected(const float *x, int vocab, const Draw &d, double &nearest) {
+// `stay`: what top-k and top-p leave.
+int expected(const float *x, int vocab, const Draw &d, double &nearest, std::vector<bool> &stay) {
   nearest = 1;
+  stay.assign(vocab, false);
   int top = 0;
   for (int v = 1; v < vocab; v++)
     if (x[v] > x[top] || x[top] != x[top]) top = v;
@@ -48,6 +50,7 @@ int expected(const float *x, int vocab, const Draw &d, double &nearest) {
     }
     ids.resize(kept);
   }
+  for (int v : ids) stay[v] = true;
   int token = top;
   double most = -HUGE_VAL;
   std::sort(ids.begin(), ids.end());
@@ -82,17 +85,32 @@ void check(const std::string &name, int vocab, const std::vector<Draw> &draws, i
   machine::launch({PARTS, (unsigned)rows, 1}, SCAN_THREADS, 0, [&] { sample_scan(scans.data(), logits, vocab, vectors, stride); });
   const dim3 grid = {splits, (unsigned)rows, 1};
   machine::launch(grid, THREADS, 0, [&] { sample_weigh(states.data(), counts.data(), masses.data(), scans.data(), logits, params.data(), vocab, vectors, stride, 8); });
-  for (const State &s : states) met[s.mode]++;
+  std::vector<int> modes;
+  const std::vector<State> weighed = states;
+  for (const State &s : states) modes.push_back(s.mode), met[s.mode]++;
   machine::launch(grid, THREADS, 0, [&] { sample_gather(out.data(), logprob.data(), states.data(), lists.data(), scans.data(), logits, params.data(), vocab, vectors, 1, 1, stride, 8); });
   machine::launch(grid, THREADS, 0, [&] { sample_draw(out.data(), logprob.data(), states.data(), candidates.data(), scans.data(), logits, params.data(), vocab, vectors, 1, 1, stride, 8); });
   std::string wrong;
   for (int r = 0; r < rows; r++) {
     const float *x = logits + (size_t)r * stride;
-    double nearest;
-    int want = expected(x, vocab, draws[r], nearest);
-    if (out[r] != want && nearest < 1e-6 && out[r] >= 0 && out[r] < vocab) want = out[r], excused++; // sums of f32 may differ so much
-    double sum = 0, top = -HUGE_VAL;
-    for (int v = 0; v < vocab; v++) top = std::max(top, (double)x[v]);
+    double nearest, sum = 0;
+    const double top = *std::max_element(x, x + vocab);
+    std::vector<bool> stay;
+    int want = expected(x, vocab, draws[r], nearest, stay);
+    const Draw &d = draws[r];
+    if (d.temperature > 0 && modes[r] == WHOLE && weighed[r].keep == ALL) { // the share of all masses
+      double total = 0;
+      for (int v = 0; v < vocab; v++) total += std::exp(((double)x[v] - top) / d.temperature);
+      if (!(std::fabs(weighed[r].left / (MASS_ONE * total * d.topP) - 1) < 1e-6)) wrong += " masses of row " + std::to_string(r);
+    }
+    if (d.temperature > 0 && (modes[r] == BIN || modes[r] == CROWDED) && nearest > 1e-6)
+      for (int v = 0; v < vocab; v++) {
+        if ((x[v] - top) / d.temperature > -39 && stays(states[r].cut, orderOf(x[v]), v) != stay[v]) {
+          wrong += " cut of row " + std::to_string(r);
+          break;
+        }
+      }
+    if (out[r] != want && nearest > 0 && nearest < 1e-6 && out[r] >= 0 && out[r] < vocab) want = out[r], excused++; // sums of f32 may differ so much
     for (int v = 0; v < vocab; v++) sum += std::exp((double)x[v] - top);
     const double wantLogprob = (double)x[want] - top - std::log(sum);
     if (out[r] != want) wrong += " row " + std::to_string(r) + ": " + std::to_string(out[r]) + " for " + std::to_string(want);
@@ -114,6 +132,20 @@ std::vector<Draw> drawsOf(int rows) {
   return draws;
 }
 
+// One limit each, in flat rows.
+std::vector<Draw> limitsAlone(int rows) {
+  std::vector<Draw> draws;
+  for (int r = 0; r < rows; r++)
+    draws.push_back({3.f + r, r % 2 ? 1.f : 0.3f + 0.05f * r, 0.f, r % 2 ? 20 * r : 0, (unsigned)generator(), (unsigned)r});
+  return draws;
+}
+
+std::vector<Draw> halves(int rows) {
+  std::vector<Draw> draws;
+  for (int r = 0; r < rows; r++) draws.push_back({1.f, 0.5f, 0.f, 0, (unsigned)generator(), 3u});
+  return draws;
+}
+
 } // namespace
 
 int main() {
@@ -131,6 +163,8 @@ int main() {
     check("wide loads" + order, 1024, drawsOf(8), 1, [](int, int) { return noiseOf(4.f); }, 3);
     check("more than a glance" + order, 9000, drawsOf(4), 1, [](int, int) { return noiseOf(4.f); }, 2);
     check("some forbidden" + order, 300, drawsOf(12), 0, [](int, int v) { return v % 3 ? NEG_INF : noiseOf(4.f); });
+    check("ties at the cut" + order, 1000, limitsAlone(10), 1, [](int, int) { return std::round(noiseOf(64.f)) / 16; });
+    check("two alike, half of the mass each" + order, 2, halves(8), 0, [](int row, int) { return (float)row; });
     check("all forbidden" + order, 40, drawsOf(6), 0, [](int, int) { return NEG_INF; });
     check("zeros of both signs" + order, 64, drawsOf(12), 0, [](int, int v) { return v % 2 ? -0.f : 0.f; });
     check("one far away" + order, 500, drawsOf(12), 0, [](int, int v) { return v == 77 ? -1e30f : noiseOf(1.f); });
