@@ -1,47 +1,22 @@
 // `switchyard bench ep --device cuda`: dispatch and combine between GPUs over peer-mapped memory, a whole MoE layer beside its parts,
 // and copies over the same links in the same run. Every result that is timed is compared first.
 import type { ExpertBufferConfig } from '../../comm/index.js'
-import type { DeviceRouting } from '../../comm/peer/index.js'
-import { bindGroupedGemm } from '../../device/cuda/ops/grouped-gemm.js'
-import type { PackedMatrix, RouterSpec } from '../../device/ops.js'
-import { checkBack, checkCombined, checkDispatch, checkSlots, drawData, type EpData } from './ep-cuda-data.js'
-import { type NodeRank, PeerNode } from './ep-cuda-node.js'
-import { drawRoutes, expertsOfMember } from './ep-workload.js'
-
-export interface EpCudaShape {
-  readonly tokens: number
-  readonly hidden: number
-  readonly experts: number
-  readonly topK: number
-  readonly skew: number
-  readonly seed: number
-}
-
-export interface EpCudaOptions {
-  readonly gpus: readonly number[]
-  readonly times: number
-  readonly sms: readonly number[]
-  readonly parts: readonly EpCudaPart[]
-}
-
-export const EP_CUDA_PARTS = ['controls', 'normal', 'fp8', 'expand', 'low_latency', 'layer'] as const
-export type EpCudaPart = (typeof EP_CUDA_PARTS)[number]
-
-export interface EpCudaFigure {
-  readonly what: string
-  readonly shape: string
-  /** Blocks, one an SM; 0 where the kernels choose. */
-  readonly sms: number
-  readonly us: number
-  /** Bytes that the busiest direction of the busiest rank carries, and their rate. */
-  readonly linkBytes: number
-  readonly linkGBs: number
-  /** What the link needs for them at the rate of the stored copy, 364 GB/s; 0 where nothing crosses. */
-  readonly limitUs: number
-}
-
-/** GB/s one way of stores to a peer, both ways at once, on two H200s (18 links of NVLink 4). */
-export const LINK_GBS = 364
+import { checkBack, checkCombined, checkDispatch, checkSlots } from './ep-cuda-data.js'
+import { deepEp, type EpCudaFigure, figure } from './ep-cuda-figure.js'
+import { layer } from './ep-cuda-layer.js'
+import {
+  configOf,
+  crossingChoices,
+  type EpCudaOptions,
+  type EpCudaPart,
+  type EpCudaShape,
+  expandedRows,
+  nameOf,
+  normalConfig,
+  prepare,
+  randomRows,
+} from './ep-cuda-prepare.js'
+import { storedDeepEp } from './ep-stored.js'
 
 /** @param failed hears of a part that did not come to its end; the others are measured all the same */
 export function* benchEpCuda(
@@ -56,10 +31,11 @@ export function* benchEpCuda(
     runs.push(['fp8', name, () => normal(shape, o, 'fp8')])
     runs.push(['expand', name, () => expanded(shape, o)])
     for (const tokens of [128, 1]) runs.push(['low_latency', name, () => lowLatency({ ...shape, tokens }, o)])
-    runs.push(['layer', name, () => layer(shape, o)])
+    runs.push(['layer', name, () => layer(shape, o, prepare(shape, normalConfig(shape, o.gpus.length, 'bf16'), o))])
   }
   for (const [part, name, run] of runs) {
-    if (!o.parts.includes(part)) continue
+    // One copy over the links is measured in every run: it says whether stored figures may stand beside the others.
+    if (!o.parts.includes(part) && part !== 'controls') continue
     try {
       yield* run()
     } catch (error) {
@@ -68,77 +44,13 @@ export function* benchEpCuda(
   }
 }
 
-const figure = (what: string, shape: string, sms: number, us: number, linkBytes: number): EpCudaFigure => ({
-  ...{ what, shape, sms, us, linkBytes },
-  linkGBs: linkBytes / us / 1e3,
-  limitUs: linkBytes / LINK_GBS / 1e3,
-})
-
-const nameOf = (s: EpCudaShape): string =>
-  `${s.tokens}×${s.hidden}, ${s.experts} experts, top-${s.topK}${s.skew > 0 ? `, skew ${s.skew}` : ''}`
-
-/** Rows that leave the busiest rank, or come to it. */
-function crossingRows(ids: readonly Int32Array[], config: ExpertBufferConfig): number {
-  const owner = config.expertsOfMember.flatMap((n, m) => Array<number>(n).fill(m))
-  const { topK } = config
-  const size = config.expertsOfMember.length
-  const out = new Int32Array(size)
-  const into = new Int32Array(size)
-  ids.forEach((chosen, source) => {
-    for (let t = 0; t < chosen.length / topK; t++) {
-      const members = new Set([...chosen.subarray(t * topK, (t + 1) * topK)].filter(e => e >= 0).map(e => owner[e]!))
-      for (const m of members)
-        if (m !== source) {
-          out[source] = out[source]! + 1
-          into[m] = into[m]! + 1
-        }
-    }
-  })
-  return Math.max(...out, ...into)
-}
-
-interface Prepared {
-  readonly node: PeerNode
-  readonly data: EpData
-  readonly routing: readonly DeviceRouting[]
-  readonly x: readonly number[]
-  readonly out: readonly number[]
-  readonly crossing: number
-}
-
-function prepare(shape: EpCudaShape, config: ExpertBufferConfig, o: EpCudaOptions): Prepared {
-  const { ids } = drawRoutes({ ...shape, ranks: o.gpus.length })
-  const data = drawData(config, ids)
-  const node = new PeerNode(config, o.gpus)
-  const stride = shape.topK
-  const routing = node.ranks.map((r, m) => ({
-    tokens: shape.tokens,
-    ids: { address: r.put(ids[m]!), stride },
-    weights: { address: r.put(data.weights[m]!), stride },
-  }))
-  const x = node.ranks.map((r, m) => r.put(data.x[m]!))
-  const out = node.ranks.map(r => r.lend(shape.tokens * shape.hidden * 2))
-  return { node, data, routing, x, out, crossing: crossingRows(ids, config) }
-}
-
-const configOf = (shape: EpCudaShape, ranks: number): ExpertBufferConfig => ({
-  hidden: shape.hidden,
-  topK: shape.topK,
-  expertsOfMember: expertsOfMember(shape.experts, ranks),
-})
-
-const normalConfig = (shape: EpCudaShape, ranks: number, dispatchWire: 'bf16' | 'fp8'): ExpertBufferConfig => ({
-  ...configOf(shape, ranks),
-  results: 1,
-  normal: { maxTokens: shape.tokens, dispatchWire, combineWire: 'bf16', transit: 'direct' },
-})
-
 function* normal(shape: EpCudaShape, o: EpCudaOptions, wire: 'bf16' | 'fp8'): Iterable<EpCudaFigure> {
   const prepared = prepare(shape, normalConfig(shape, o.gpus.length, wire), o)
   using node = prepared.node
   const { data, routing, x, out, crossing } = prepared
   const name = nameOf(shape)
   const rowBytes = wire === 'bf16' ? shape.hidden * 2 : shape.hidden + (shape.hidden / 128) * 4
+  const stored = storedDeepEp('normal', shape)
   const notify = node.each((r, m) => r.peer.bindNotify(0, routing[m]!))
   for (const sms of o.sms) {
     const rows = (m: number) =>
@@ -160,8 +72,10 @@ function* normal(shape: EpCudaShape, o: EpCudaOptions, wire: 'bf16' | 'fp8'): It
       checkDispatch(node, data, 0)
       yield figure('counts', name, 1, counts!, 0)
     }
-    yield figure(`dispatch ${wire}, compact`, name, sms, all!, crossing * rowBytes)
-    if (wire === 'bf16') yield figure('combine bf16', name, sms, back!, crossing * rowBytes)
+    const them = wire === 'bf16' ? stored?.dispatchBf16 : stored?.dispatchFp8
+    yield figure(`dispatch ${wire}, compact`, name, sms, all!, crossing * rowBytes, deepEp('V2', them))
+    if (wire === 'bf16')
+      yield figure('combine bf16', name, sms, back!, crossing * rowBytes, deepEp('V2', stored?.combine))
   }
   if (wire === 'bf16') {
     const sms = o.sms.at(-1)!
@@ -176,20 +90,9 @@ function* normal(shape: EpCudaShape, o: EpCudaOptions, wire: 'bf16' | 'fp8'): It
       10,
       Math.max(3, Math.ceil(o.times / 4)),
     )
-    yield figure('dispatch bf16, compact, in a graph', name, sms, us, crossing * rowBytes)
+    const work = deepEp('V2', stored?.dispatchBf16)
+    yield figure('dispatch bf16, compact, in a graph', name, sms, us, crossing * rowBytes, work)
   }
-}
-
-/** Rows for the experts' segments with room for the padding to 128. */
-const expandedRows = (ids: readonly Int32Array[], config: ExpertBufferConfig): number => {
-  const owner = config.expertsOfMember.flatMap((n, m) => Array<number>(n).fill(m))
-  const pairs = new Int32Array(owner.length)
-  for (const chosen of ids) for (const e of chosen) if (e >= 0) pairs[e] = pairs[e]! + 1
-  const of = new Int32Array(config.expertsOfMember.length)
-  pairs.forEach((n, e) => {
-    of[owner[e]!] = of[owner[e]!]! + Math.ceil(n / 128) * 128
-  })
-  return Math.max(...of)
 }
 
 function* expanded(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigure> {
@@ -223,7 +126,8 @@ function* expanded(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigure>
       checked = true
     }
     const [us] = node.time([both], o.times)
-    yield figure(`dispatch bf16, by expert, ${senders} senders`, name, most, us!, bytes)
+    const work = deepEp('V2', storedDeepEp('normal', shape)?.dispatchBf16)
+    yield figure(`dispatch bf16, by expert, ${senders} senders`, name, most, us!, bytes, work)
   }
   // Experts that give their rows back as they are: the weighted sums can then be checked.
   const y = node.each((_, m) => ({ address: to[m]!, stride: shape.hidden }))
@@ -310,136 +214,28 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
         o.times,
       )
       if (reduce === 'sender') checkBack(node, data, 1, y, out)
-      if (reduce === 'sender') yield figure(`low-latency dispatch ${wire}`, name, 0, thereUs!, crossing * rowBytes)
-      const backBytes = reduce === 'sender' ? crossing * shape.hidden * 2 : 0
-      yield figure(`low-latency combine, ${reduce}`, name, 0, backUs!, backBytes)
-      yield figure(`low-latency pair ${wire}, ${reduce}, in a graph`, name, 0, pair, crossing * rowBytes + backBytes)
+      const stored = storedDeepEp('lowLatency', shape)
+      const dispatched = wire === 'fp8' ? stored?.lowLatencyDispatchFp8 : stored?.lowLatencyDispatchBf16
+      if (reduce === 'sender')
+        yield figure(`low-latency dispatch ${wire}`, name, 0, thereUs!, crossing * rowBytes, deepEp('V1', dispatched))
+      const backBytes = (reduce === 'sender' ? crossing : crossingChoices(data.ids, config)) * shape.hidden * 2
+      yield figure(
+        `low-latency combine, ${reduce}`,
+        name,
+        0,
+        backUs!,
+        backBytes,
+        deepEp('V1', stored?.lowLatencyCombine),
+      )
+      const what = `low-latency pair ${wire}, ${reduce}, in a graph`
+      const them = wire === 'fp8' ? stored?.lowLatencyPairFp8 : undefined
+      yield figure(what, name, 0, pair, crossing * rowBytes + backBytes, deepEp('V1', them))
     }
   }
 }
 
-function randomRows(r: NodeRank, rows: number, width: number, seed: number, scale = 1): number {
-  r.device.context.makeCurrent()
-  const address = r.lend(rows * width * 2)
-  const { kernels } = r.device
-  kernels
-    .kernel('bench.cu', 'bench_fill')
-    .bind(['u64', 'u64', 'u32', 'f32'], [address, rows * width, seed, scale])
-    .launch([kernels.properties.sms * 8, 1, 1], 256)
-  return address
-}
-
-/** Intermediate width of an expert: DeepSeek-V3's for hidden 7168, Qwen3-30B-A3B's for 2048. */
-const interOf = (hidden: number): number =>
-  hidden === 7168 ? 2048 : hidden === 2048 ? 768 : Math.max(128, hidden >> 2)
-
-/** router → dispatch by expert → gate-up → down → weighted sums → combine. */
-function* layer(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigure> {
-  const config = normalConfig(shape, o.gpus.length, 'bf16')
-  const prepared = prepare(shape, config, o)
-  using node = prepared.node
-  const { data, x, out, crossing } = prepared
-  const name = nameOf(shape)
-  const { hidden, experts, topK, tokens } = shape
-  const inter = interOf(hidden)
-  const most = node.ranks[0]!.peer.sms
-  // Room for what a router of random logits may draw beyond the mean.
-  const rows = Math.ceil((expandedRows(data.ids, config) * 1.1) / 128) * 128 + 1024
-  const parts = node.each((r, m) => {
-    const locals = config.expertsOfMember[m]!
-    const { kernels, ops } = r.device
-    const matrix = (n: number, k: number): PackedMatrix => ({
-      ...{ kind: 'bf16', n, k, count: locals, strideBytes: n * k * 2 },
-      span: {
-        buffer: { device: r.device.context.device, address: randomRows(r, locals * n, k, 11, 2 / Math.sqrt(k)) },
-        byteOffset: 0,
-        byteLength: locals * n * k * 2,
-      },
-    })
-    const operand = (bytes: number, stride: number, dtype: 'f32' | 'bf16' = 'f32') => ({
-      span: { buffer: { device: r.device.context.device, address: r.lend(bytes) }, byteOffset: 0, byteLength: bytes },
-      offset: 0,
-      stride,
-      dtype,
-    })
-    const logits = operand(tokens * experts * 4, experts)
-    r.device.context.upload(
-      kernels.addressOf(logits.span),
-      Float32Array.from(
-        { length: tokens * experts },
-        (_, i) => (Math.imul(i + m * 77 + 1, 0x9e3779b1) >>> 8) / 2 ** 22,
-      ),
-    )
-    const ids = operand(tokens * topK * 4, topK)
-    const weights = operand(tokens * topK * 4, topK)
-    const spec: RouterSpec = {
-      ...{ experts, topK, groups: 1, topGroups: 1, groupScore: 'max', scoring: 'softmax', normalize: true, scale: 1 },
-    }
-    const router = ops.router({ ids, weights, logits, spec })
-    const to = r.lend(rows * hidden * 2)
-    const inner = r.lend(rows * inter * 2)
-    const y = r.lend(rows * hidden * 2)
-    const tiles = r.lend((rows / 128 + locals) * 16)
-    const tileCount = r.lend(16)
-    const maxTiles = rows / 128
-    const mine: DeviceRouting = {
-      tokens,
-      ids: { address: kernels.addressOf(ids.span), stride: topK },
-      weights: { address: kernels.addressOf(weights.span), stride: topK },
-    }
-    const notify = r.peer.bindNotify(0, mine, { alignment: 128, tiles, tileCount })
-    const send = r.peer.bindDispatch(
-      0,
-      mine,
-      { kind: 'wire', address: x[m]!, stride: hidden * 2 },
-      { expand: { to: { address: to, stride: hidden * 2 }, rows } },
-    )
-    const first = bindGroupedGemm(kernels, {
-      ...{ x: { address: to, stride: hidden, rows }, weight: matrix(2 * inter, hidden), gated: true },
-      ...{ out: { address: inner, stride: inter }, tiles, tileCount, maxTiles },
-    })
-    const second = bindGroupedGemm(kernels, {
-      ...{ x: { address: inner, stride: inter, rows }, weight: matrix(hidden, inter), gated: false },
-      ...{ out: { address: y, stride: hidden }, tiles, tileCount, maxTiles },
-    })
-    const experts1 = { address: y, stride: hidden }
-    const reduce = r.peer.bindReduce(0, experts1, { skipOwn: true })
-    const combine = r.peer.bindCombine(
-      0,
-      tokens,
-      { address: out[m]!, stride: hidden, dtype: 'bf16' },
-      { own: experts1 },
-    )
-    const steps = [
-      () => router(tokens),
-      () => {
-        notify()
-        send()
-      },
-      () => first(),
-      () => second(),
-      reduce,
-      combine,
-    ]
-    return { steps, permute: r.peer.bindCopy(y, to, rows * hidden * 2, most) }
-  })
-  const whole = parts.map(({ steps }) => () => {
-    for (const step of steps) step()
-  })
-  node.run((_, m) => whole[m]!())
-  const names = ['router', 'dispatch by expert', 'gate-up', 'down', "sums of peers' rows", 'combine']
-  const times = node.time(
-    names.map((_, i) => parts.map(p => p.steps[i]!)),
-    o.times,
-  )
-  const [wholeUs] = node.time([whole], o.times)
-  const [copyUs] = node.time([parts.map(p => p.permute)], o.times)
-  const link = crossing * hidden * 2
-  const totals = [0, link, 0, 0, 0, link]
-  for (const [i, part] of names.entries()) yield figure(`layer: ${part}`, name, most, times[i]!, totals[i]!)
-  yield figure('layer: whole', name, most, wholeUs!, 2 * link)
-  yield figure('a copy of all expert rows (a permutation at its best)', name, most, copyUs!, 0)
-}
+/** The control that says whether a run may be compared with stored figures. */
+export const PEER_COPY = 'control: copies, all ranks at once'
 
 function* controls(o: EpCudaOptions): Iterable<EpCudaFigure> {
   const shape = { tokens: 32, hidden: 128, experts: 8, topK: 2, skew: 0, seed: 1 }
@@ -451,9 +247,10 @@ function* controls(o: EpCudaOptions): Iterable<EpCudaFigure> {
   const next = (m: number): number => (m + 1) % o.gpus.length
   const copies = held.each((r, m) => () => r.device.kernels.stream.copy(to[next(m)]!, from[m]!, bytes))
   const [us] = held.time([copies], o.times)
-  yield figure('control: copies, all ranks at once', '256 MiB', 0, us!, bytes)
+  yield figure(PEER_COPY, '256 MiB', 0, us!, bytes)
+  if (!o.parts.includes('controls')) return
   const [local] = held.time([held.each((r, m) => () => r.device.kernels.stream.copy(to[m]!, from[m]!, bytes))], o.times)
-  yield figure('control: copies inside each GPU', '256 MiB', 0, local!, 0)
+  yield figure('control: copies inside each GPU', '256 MiB', 0, local!, 0, { memory: 2 * bytes })
   for (const sms of [8, 16, 24, 32, 64, 132].filter(n => n <= held.ranks[0]!.peer.sms)) {
     const push = held.each((r, m) => r.peer.bindCopy(to[next(m)]!, from[m]!, bytes, sms))
     const pull = held.each((r, m) => r.peer.bindCopy(to[m]!, from[next(m)]!, bytes, sms))

@@ -8,8 +8,11 @@ import { addFlags, takeFlags } from '../flag-options.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
-import { benchEpCuda, EP_CUDA_PARTS, type EpCudaFigure, LINK_GBS } from './ep-cuda.js'
+import { benchEpCuda, PEER_COPY } from './ep-cuda.js'
+import type { EpCudaFigure } from './ep-cuda-figure.js'
+import { EP_CUDA_PARTS } from './ep-cuda-prepare.js'
 import { benchEp, EP_MODES, type EpRow } from './ep-run.js'
+import { LINK_GBS, voidReason } from './ep-stored.js'
 
 const WIRES = ['f32', 'bf16', 'fp8', 'int8'] as const
 const group = 'Workload'
@@ -200,25 +203,31 @@ function onCuda(
   }
   for (const found of benchEpCuda(shapes, { gpus, sms, parts, times: flags.rounds }, failed)) {
     results.push(found)
-    io.err(
-      `${found.what}; ${found.shape}; ${found.sms} SMs: ${found.us.toFixed(1)} µs, ${found.linkGBs.toFixed(0)} GB/s\n`,
-    )
+    const rate = found.linkBytes > 0 ? `, ${found.linkGBs.toFixed(0)} GB/s` : ''
+    io.err(`${found.what}; ${found.shape}; ${found.sms} SMs: ${found.us.toFixed(1)} µs${rate}\n`)
   }
-  const report = { version, gpus, linkGBs: LINK_GBS, results }
-  printReport(io, options['json'] === true, report, () =>
-    table(
-      ['what', 'shape', 'SMs', 'µs', 'link GB/s', 'link limit µs'],
-      results.map(r => [
-        r.what,
-        r.shape,
-        r.sms === 0 ? '' : String(r.sms),
-        r.us.toFixed(1),
-        r.linkBytes > 0 ? r.linkGBs.toFixed(0) : '',
-        r.limitUs > 0 ? r.limitUs.toFixed(1) : '',
-      ]),
-    ),
-  )
+  const copy = results.find(r => r.what === PEER_COPY)
+  // Ranks that share a GPU copy inside it: there is nothing to compare.
+  const reason = new Set(gpus).size < 2 ? 'one GPU: nothing crosses a link' : copy && voidReason(copy.linkGBs)
+  const report = { version, gpus, linkGBs: LINK_GBS, ...(reason ? { void: reason } : {}), results }
+  printReport(io, options['json'] === true, report, () => cudaText(results, reason))
   if (failures.length > 0) throw failures[0]
+}
+
+function cudaText(results: readonly EpCudaFigure[], reason: string | undefined): string {
+  const rows = results.map(r => [
+    r.what,
+    r.shape,
+    r.sms === 0 ? '' : String(r.sms),
+    r.us > 0 ? r.us.toFixed(1) : '',
+    r.linkBytes > 0 ? r.linkGBs.toFixed(0) : '',
+    r.limitUs > 0 ? r.limitUs.toFixed(1) : '',
+    r.limit,
+    r.stored && !reason ? r.stored.us.toFixed(1) : '',
+    r.stored && !reason ? r.stored.what : '',
+  ])
+  const head = ['what', 'shape', 'SMs', 'µs', 'link GB/s', 'limit µs', 'of', 'stored µs', 'stored figure of']
+  return `${reason ? `void: ${reason}\n` : ''}${table(head, rows)}`
 }
 
 function list<T>(flag: string, text: string, expected: string, parse: (part: string) => T | undefined): T[] {
