@@ -108,18 +108,21 @@ describe.each(kinds)('from a projection to the cache, %s rows at %i, gap %i', (k
     const q = vectorOf(Array.from({ length: width }, noise(2)))
     const k = vectorOf(Array.from({ length: width }, noise(3)))
     const rope = { width, cosSin: spanOf(table), interleaved: false }
-    const run = (first: number, count: number) => {
+    const run = (pieces: readonly (readonly [first: number, count: number])[]) => {
       const x = random(kind, 1, rows, all * width, offset, gap)
       const kv = make(kind, rows, 2 * kvHeads * width, offset, gap)
-      const part = { ...x, offset: x.offset + first * x.stride }
-      const slots = fillInts(rowsOf(count, 1), r => first + r)
-      const positions = fillInts(rowsOf(count, 1), r => (first + r) % 3)
-      const common = { kv, slots, positions, heads, kvHeads, headWidth: width, norms: { q, k, eps: 1e-6 }, rope }
-      ops.qkNormRopeStore({ x: part, ...common })(count)
+      for (const [first, count] of pieces) {
+        const part = { ...x, offset: x.offset + first * x.stride }
+        const slots = fillInts(rowsOf(count, 1), r => first + r)
+        const positions = fillInts(rowsOf(count, 1), r => (first + r) % 3)
+        const common = { kv, slots, positions, heads, kvHeads, headWidth: width, norms: { q, k, eps: 1e-6 }, rope }
+        ops.qkNormRopeStore({ x: part, ...common })(count)
+      }
       return (r: number) => [...line(x, r, 0, heads * width), ...line(kv, r, 0, 2 * kvHeads * width)]
     }
-    const among = run(0, rows)
-    for (const r of [0, 777, 1499]) expect(among(r)).toEqual(run(r, 1)(r))
+    const some = [0, 777, 1499]
+    const [among, alone] = [run([[0, rows]]), run(some.map(r => [r, 1]))]
+    for (const r of some) expect(among(r)).toEqual(alone(r))
   })
 
   it.each([
