@@ -370,7 +370,9 @@ export class PeerRank implements Disposable {
     const pieces = hidden / (wire === 'f32' ? 4 : 8)
     const parts = Math.min(MAX_BACK_PARTS, Math.ceil(pieces / BACK_THREADS))
     const threads = Math.min(BACK_THREADS, Math.max(64, Math.ceil(pieces / parts / 32) * 32))
-    const blocks = Math.min(BACK_BLOCKS * sms, Math.max(1, this.size * slots * parts))
+    // Ranks that share a GPU leave each other whole SMs: blocks of another kernel may need all of one.
+    const perSm = sms < this.kernels.properties.sms ? 1 : BACK_BLOCKS
+    const blocks = Math.min(perSm * sms, Math.max(1, this.size * slots * parts))
     const args = this.kernels
       .kernel(LOW_LATENCY, `ep_back_${y.dtype ?? 'bf16'}_${wire}_${out.dtype}`)
       .bind(
