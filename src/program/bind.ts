@@ -9,7 +9,7 @@ import { bindPlainRows } from './bind-plain.js'
 import { bindReduceNorm } from './bind-reduce-norm.js'
 import { bindRowMove } from './bind-rows.js'
 import { type Binding, type HostBound, Resolver, specsOf } from './binding.js'
-import { workplaceOf } from './exchange-rules.js'
+import { exchangeOf } from './exchange-rules.js'
 import type { CountsSymbol, Operation, RowSymbol } from './operation.js'
 import type { RowValues } from './program.js'
 
@@ -29,11 +29,11 @@ export function bindProgram(binding: Binding): readonly BoundOperation[] {
   const sides = ([0, 1] as const).map(parity => new Resolver(binding, specs, parity))
   return binding.program.operations.map((op, index): BoundOperation => {
     const tag = { operation: index, layer: op.layer, label: op.label }
-    const workplace = workplaceOf(op, specs)
-    const bound = workplace
+    const exchange = exchangeOf(op, specs)
+    const bound = exchange
       ? alternating(
           sides.map(side => bindOperation(op, side, tag)),
-          binding.groups[workplace.group!],
+          binding.groups[exchange.group!],
         )
       : bindOperation(op, resolver, tag)
     const place = { kind: op.kind, rows: op.rows, layer: op.layer, index }

@@ -7,7 +7,7 @@ import type { BufferSpec } from './program.js'
 
 type Buffers = ReadonlyMap<string, BufferSpec>
 
-function workplaces(op: Operation, buffers: Buffers): BufferSpec[] {
+function exchangesOf(op: Operation, buffers: Buffers): BufferSpec[] {
   const refs = op.kind === 'all_gather' ? writesOf(op) : [...readsOf(op), ...writesOf(op)]
   const names = new Set(refs.map(ref => ref.buffer))
   return [...names].flatMap(name => {
@@ -17,7 +17,7 @@ function workplaces(op: Operation, buffers: Buffers): BufferSpec[] {
 }
 
 /** The exchange buffer an operation works in, or null. An all_gather only hands its own over. */
-export const workplaceOf = (op: Operation, buffers: Buffers): BufferSpec | null => workplaces(op, buffers)[0] ?? null
+export const exchangeOf = (op: Operation, buffers: Buffers): BufferSpec | null => exchangesOf(op, buffers)[0] ?? null
 
 export class ExchangeRules {
   /** Written and not yet published, by group. */
@@ -26,7 +26,7 @@ export class ExchangeRules {
   /** @returns the buffer that the operation publishes, if any: what it held is gone */
   emitted(op: Operation, buffers: Buffers): string | null {
     const group = 'group' in op.args ? op.args.group : null
-    const places = workplaces(op, buffers)
+    const places = exchangesOf(op, buffers)
     for (const place of places) this.#work(op, place, group, places.length)
     const open = group === null ? undefined : this.#open.get(group)
     const published = op.kind === 'all_gather' && buffers.get(op.args.x.buffer)?.kind === 'exchange'
