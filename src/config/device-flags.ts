@@ -6,11 +6,11 @@ export const DEVICE_FLAGS = {
   device: {
     name: 'device',
     type: 'string',
-    pattern: /^(cpu|cuda(:\d{1,4})?)$/,
-    patternHelp: 'cpu, cuda, or cuda:N for GPU N',
+    pattern: /^(cpu|cuda(:\d{1,4}(,\d{1,4}){0,31})?)$/,
+    patternHelp: 'cpu, cuda, or cuda:N for GPU N (cuda:N,M,... for the GPU of each rank)',
     default: 'cpu',
     group: 'Device',
-    help: 'where ranks compute: cpu, cuda, or cuda:N for GPU N',
+    help: 'where ranks compute: cpu, cuda, or cuda:N from GPU N on (cuda:N,M,... for the GPU of each rank)',
   },
   /** First GPU. */
   baseGpuId: {

@@ -12,18 +12,12 @@ import { EngineError, RequestError } from './errors.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
 import { LiveRequest } from './live-request.js'
-import {
-  type EngineHooks,
-  loadModelWeights,
-  type ModelPlan,
-  openTokenizer,
-  planModel,
-  weightArenaBytes,
-} from './load-model.js'
+import { type EngineHooks, type ModelPlan, openTokenizer, planModel } from './load-model.js'
 import { LogitsCollector } from './logits-collector.js'
 import type { NodeDevice } from './node-device.js'
 import { openDevice } from './open-device.js'
 import { RankHost } from './rank-host.js'
+import { lendersOf, loadRankPlaces } from './rank-places.js'
 import {
   type DpRankState,
   freshState,
@@ -103,20 +97,11 @@ export class Engine implements GenerationEngine {
     const plan = planModel(flags, device, hooks.plan)
     for (const note of plan.parallel.notes) hooks.onNotice?.(note)
     const tokenizer = openTokenizer(plan)
-    const lender = device.createLender(weightArenaBytes(plan))
-    const weights = await loadModelWeights(plan, flags, device, lender, hooks)
+    const places = await loadRankPlaces(plan, flags, device, hooks)
     const control = ControlBlock.create(plan.topology.ranks.length)
-    const { launches, kvBytes } = launchesOf(
-      plan,
-      flags,
-      weights,
-      control,
-      device,
-      lender,
-      availableParallelism(),
-      hooks.traceRecords,
-    )
-    const facts = { kernels: device.name, weightBytes: weights.bytes, kvBytes, lentBytes: lender.lent }
+    const { launches, kvBytes } = launchesOf(plan, flags, places, control, availableParallelism(), hooks.traceRecords)
+    const lentBytes = lendersOf(places).reduce((sum, { lender }) => sum + lender.lent, 0)
+    const facts = { kernels: device.name, weightBytes: plan.weightBytes, kvBytes, lentBytes }
     const engine = new Engine(plan, flags, tokenizer, device, facts)
     engine.#trace = EngineTrace.of(plan, launches)
     const names = (rank: number, program: number, operation: number) => {

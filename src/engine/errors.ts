@@ -61,6 +61,11 @@ export class EngineError extends errorArea('Engine', {
     message: 'models of architecture {architecture} do not run with --device {device} yet',
     remedy: 'Use --device cpu.',
   },
+  SY_ENGINE_NO_PEER_ACCESS: {
+    status: 400,
+    message: '{from} cannot reach the memory of {to}, which experts on several GPUs need',
+    remedy: 'Use GPUs that are linked (switchyard doctor lists links), one rank, or --device cpu.',
+  },
   SY_ENGINE_NOT_BUILT: {
     status: 400,
     message: 'the compiled rank worker is missing at {file}',

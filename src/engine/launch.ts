@@ -1,6 +1,6 @@
 // What a rank is started with: plain data and spans of lent memory, so that it can be posted to a worker thread.
 
-import type { ExpertBufferMemory } from '../comm/index.js'
+import type { ExpertBufferConfig, ExpertBufferMemory } from '../comm/index.js'
 import type { ErrorFields } from '../config/errors.js'
 import type { KernelKind, WasmNode } from '../device/cpu/index.js'
 import type { MemorySpan } from '../device/memory.js'
@@ -41,6 +41,17 @@ export interface CudaRankDevice {
   readonly slots: readonly StepSlot[]
   /** Pinned memory for rows of logits: [logit rows, vocab]. */
   readonly logits: MemorySpan
+  /** The ranks that it exchanges rows with over peer memory; left out for one rank. */
+  readonly peers?: PeerGroup
+}
+
+/** Expert parallelism between GPUs: equal on all ranks, a member is a rank. */
+export interface PeerGroup {
+  readonly config: ExpertBufferConfig
+  /** Where each rank's exchange region begins. */
+  readonly bases: readonly number[]
+  /** Ranks that share the GPU of each rank, itself included. */
+  readonly ranksOnGpu: readonly number[]
 }
 
 export interface RankLaunch {

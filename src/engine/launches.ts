@@ -1,19 +1,18 @@
 // Lends every rank its memory and makes the launches. Runs in the main thread, before any rank starts.
 import { lendExpertBuffer } from '../comm/index.js'
+import { layOutRegion } from '../comm/peer/index.js'
 import type { EngineFlags } from '../config/flags.js'
 import type { MemoryLender, MemorySpan } from '../device/memory.js'
-import type { LoadedWeights } from '../formats/weight-spec.js'
 import type { IdTables } from '../program/index.js'
 import type { ControlBlock } from '../runtime/control.js'
 import type { DispatchRule } from '../scheduler/index.js'
 import { lendTraceRing } from '../trace/index.js'
 import { parseDrill } from './drill.js'
-import type { RankLaunch } from './launch.js'
+import type { PeerGroup, RankLaunch } from './launch.js'
 import type { ModelPlan } from './load-model.js'
-import type { NodeDevice } from './node-device.js'
 import { placementTables } from './placement-tables.js'
 import { lendGroups, lendRankMemory, lendRopeTables } from './rank-memory.js'
-import { weightsOfRank } from './weight-union.js'
+import { lendersOf, type RankPlace, type RankPlaces } from './rank-places.js'
 
 const NO_TABLES: IdTables = { spans: {}, columns: {} }
 
@@ -26,32 +25,59 @@ function dispatchRule({ expertBuffer, topology }: ModelPlan, { deepepMode }: Eng
   return { mode: deepepMode, maxTokensForLowLatency: slots * topology.sizes.attnTp }
 }
 
+/** Made once for each memory and key. */
+function once<T>(make: (key: number, place: RankPlace) => T): (key: number, place: RankPlace) => T {
+  const made = new Map<MemoryLender, Map<number, T>>()
+  return (key, place) => {
+    const here = made.get(place.lender) ?? new Map<number, T>()
+    made.set(place.lender, here)
+    if (!here.has(key)) here.set(key, make(key, place))
+    return here.get(key)!
+  }
+}
+
+/** The exchange regions of ranks on GPUs, each in its rank's memory; null where rows travel through the machine's memory. */
+function lendPeers({ expertBuffer: config }: ModelPlan, places: RankPlaces): PeerGroup | null {
+  if (!config || places[0]!.device.accelerator === undefined || places.length === 1) return null
+  const { bytes } = layOutRegion(config)
+  const bases = places.map(({ lender }) => {
+    const { buffer, byteOffset } = lender.lend(bytes, 'exchange region of expert parallelism')
+    if (buffer instanceof SharedArrayBuffer) throw new TypeError('peers exchange rows in memory of GPUs')
+    return buffer.address + byteOffset
+  })
+  const ranksOnGpu = places.map(place => places.filter(other => other.device === place.device).length)
+  return { config, bases, ranksOnGpu }
+}
+
 export function launchesOf(
   plan: ModelPlan,
   flags: EngineFlags,
-  weights: LoadedWeights,
+  places: RankPlaces,
   control: ControlBlock,
-  device: NodeDevice,
-  lender: MemoryLender,
   cores: number,
   traceRecords = 0,
 ): { launches: RankLaunch[]; kvBytes: number } {
   const { topology, placement } = plan
   const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
   const all = plan.programs.flat().map(p => p.program)
-  const host = device.hostLender(lender)
-  const groups = lendGroups(topology, all, host)
-  const ropeTables = lendRopeTables(all[0]!, lender, device.write)
-  const tables = Array.from({ length: topology.sizes.ep }, (_, ep) =>
+  const shared = places[0]!.device.hostLender(places[0]!.lender)
+  const groups = lendGroups(topology, all, shared)
+  const ropeTables = once((_, { device, lender }) => lendRopeTables(all[0]!, lender, device.write))
+  const tables = once((ep, { device, lender }) =>
     placement ? placementTables(placement, ep, lender, device.write) : NO_TABLES,
   )
   /** Buffers of each rank that schedules, by its attention-DP index. */
   const leaders: Readonly<Record<string, MemorySpan>>[] = []
-  const expertBuffer = plan.expertBuffer ? lendExpertBuffer(host, plan.expertBuffer) : null
+  const peers = lendPeers(plan, places)
+  const expertBuffer = plan.expertBuffer && !peers ? lendExpertBuffer(shared, plan.expertBuffer) : null
   let kvBytes = 0
   const launches = topology.ranks.map((coordinates): RankLaunch => {
     const { rank, attnDp, ep } = coordinates
     const programs = plan.programs[rank]!.map(p => p.program)
+    const place = places[rank]!
+    const { device, lender } = place
+    // A GPU's thread pins what it reads and lets it go at its end, so ranks share no such memory.
+    const host = device.hostLender(lender)
     const placed = device.forRank(programs[0]!, { lender, host }, plan)
     const memory = lendRankMemory(programs, lender, placed.inputs ?? leaders[attnDp] ?? null, plan.activation)
     leaders[attnDp] ??= memory.buffers[0]!
@@ -63,10 +89,10 @@ export function launchesOf(
       groups: groups[rank]!,
       variants: plan.variants,
       programs,
-      weights: weightsOfRank(weights, plan.weights.names[rank]!),
+      weights: place.weights,
       buffers: memory.buffers,
-      ropeTables,
-      idTables: tables[ep]!,
+      ropeTables: ropeTables(0, place),
+      idTables: tables(ep, place),
       limits: plan.limits,
       chunkedPrefillSize: flags.chunkedPrefillSize,
       prefillDelayPasses: flags.enablePrefillDelayer ? flags.prefillDelayerMaxDelayPasses : 0,
@@ -75,18 +101,18 @@ export function launchesOf(
         conservativeness: flags.scheduleConservativeness,
         prefillDecodeInterval: flags.prefillDecodeInterval,
       },
-      device: placed.device,
+      device: placed.device.kind === 'cuda' && peers ? { ...placed.device, peers } : placed.device,
       overlap: plan.overlap,
       fakeRouting: plan.fakeRouting,
       configHash: plan.configHash,
-      forcedPadding: forcedPadding(flags),
+      forcedPadding: peers ? 'SUM_LEN' : forcedPadding(flags),
       expertBuffer,
       dispatchRule: dispatchRule(plan, flags),
-      trace: traceRecords > 0 ? lendTraceRing(host, traceRecords) : null,
+      trace: traceRecords > 0 ? lendTraceRing(shared, traceRecords) : null,
       drill,
       cores,
     }
   })
-  device.loaded()
+  for (const { device } of lendersOf(places)) device.loaded()
   return { launches, kvBytes }
 }

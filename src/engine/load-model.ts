@@ -2,6 +2,7 @@
 // checked here, in the order of how cheap it is to check, before the first byte of weights is read.
 import { basename, resolve } from 'node:path'
 import type { ExpertBufferConfig } from '../comm/index.js'
+import { checkPeerConfig } from '../comm/peer/index.js'
 import { ConfigError } from '../config/config-errors.js'
 import type { EngineFlags } from '../config/flags.js'
 import type { MemoryLender } from '../device/memory.js'
@@ -59,7 +60,9 @@ export interface ModelPlan {
   readonly programs: readonly (readonly ModelProgram[])[]
   /** null without an all-to-all backend. */
   readonly expertBuffer: ExpertBufferConfig | null
-  readonly weights: WeightUnion
+  /** Places with memory of their own, each with the ranks that compute there and what they hold. */
+  readonly weightPlaces: readonly WeightPlace[]
+  /** Of all places. */
   readonly weightBytes: number
   /** Steps are formed before the last one's results are known. */
   readonly overlap: boolean
@@ -70,6 +73,14 @@ export interface ModelPlan {
   readonly options: PlanOptions
   /** Hash of everything ranks must agree on. */
   readonly configHash: number
+}
+
+export interface WeightPlace {
+  /** Ascending. */
+  readonly ranks: readonly number[]
+  /** Names in the order of `ranks`. */
+  readonly weights: WeightUnion
+  readonly weightBytes: number
 }
 
 export interface EngineHooks {
@@ -103,23 +114,44 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const resolved = resolveParallel(flags, facts)
   const { accelerator } = device
   const activation = accelerator ? dtype : 'f32'
-  if (accelerator) refuseOnAccelerator(accelerator.kind, flags, spec, resolved.sizes)
+  if (accelerator) refuseOnAccelerator(accelerator.kind, flags, spec, resolved)
   const parallel = { ...resolved, notes: [...resolved.notes, ...dispatchNotes(flags, facts.experts > 0)] }
   if (facts.experts > 0) checkSlots(flags, { ...flags, attnTp: parallel.sizes.attnTp })
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
-  const variants = variantsOf(flags, parallel.sizes, placement !== null)
-  const wiring = { spec, flags, topology, parallel, gather, placement, variants, options } as const
+  const variants = variantsOf(flags, parallel.sizes, placement !== null, accelerator !== undefined)
+  // Ranks with memory of their own hold their own experts only.
+  const ownExperts = accelerator !== undefined && parallel.sizes.tp > 1
+  const wiring = {
+    spec,
+    flags,
+    topology,
+    parallel,
+    gather,
+    placement,
+    variants,
+    options,
+    activation,
+    ownExperts,
+  } as const
   const build = (limits: ProgramLimits) => buildPrograms(wiring, limits)
 
   // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
   const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
-  const weights = uniteWeights(build(smallest).map(p => p[0]!.weights))
-  const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
-  device.requireMemory(weightBytes, `the weights of ${basename(directory)}`)
+  const plans = build(smallest).map(p => p[0]!.weights)
+  const weightPlaces = ranksByPlace(device, topology.sizes.tp).map((ranks): WeightPlace => {
+    const weights = uniteWeights(ranks.map(rank => plans[rank]!))
+    const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
+    return { ranks, weights, weightBytes }
+  })
+  const weightBytes = weightPlaces.reduce((sum, place) => sum + place.weightBytes, 0)
+  const fullest = weightPlaces.reduce((a, b) => (b.weightBytes > a.weightBytes ? b : a))
+  device.requireMemory(fullest.weightBytes, `the weights of ${basename(directory)}`)
   const expertBuffer = expertBufferOf(wiring, { ...smallest, tokens: tokensOfStep(flags) })
-  const memory = memorySituation(device, { weightBytes, expertBuffer, activation })
+  if (expertBuffer && accelerator) checkPeerConfig(expertBuffer)
+  const pools = Math.max(...weightPlaces.map(({ ranks }) => ranks.length))
+  const memory = memorySituation(device, { weightBytes: fullest.weightBytes, pools, expertBuffer, activation })
   const limits = programLimits(flags, spec, topology.sizes, memory)
   // A replica is chosen by the tokens up to it: they must be known.
   const wanted = options.overlap ?? (accelerator !== undefined && !flags.disableOverlapSchedule)
@@ -157,7 +189,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     variants,
     programs: build(limits),
     expertBuffer,
-    weights,
+    weightPlaces,
     weightBytes,
     overlap,
     graphBatches,
@@ -165,6 +197,16 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     options,
     configHash: hashWords(Buffer.from(agreed)),
   }
+}
+
+/** Ranks that compute in the same memory. */
+function ranksByPlace({ accelerator }: PlanningDevice, ranks: number): number[][] {
+  const places = new Map<number, number[]>()
+  for (let rank = 0; rank < ranks; rank++) {
+    const gpu = accelerator?.gpuOfRank?.(rank) ?? 0
+    places.set(gpu, [...(places.get(gpu) ?? []), rank])
+  }
+  return [...places.values()]
 }
 
 /** What parallel sizes must fit. */
@@ -196,6 +238,9 @@ interface Wiring {
   readonly placement: Placement | null
   readonly variants: readonly ProgramVariant[]
   readonly options: PlanOptions
+  readonly activation: ActivationDtype
+  /** Ranks hold the weights of their own experts only, instead of one stack for the node. */
+  readonly ownExperts: boolean
 }
 
 function buildPrograms(wiring: Wiring, limits: ProgramLimits): ModelProgram[][] {
@@ -215,10 +260,18 @@ function buildPrograms(wiring: Wiring, limits: ProgramLimits): ModelProgram[][] 
         physicalExperts: placement?.physical ?? 0,
         replicated: (placement?.maxReplicas ?? 1) > 1,
         maxReceived: buffer ? receivedRows(buffer, variant.dispatch) : 0,
+        ownExperts: wiring.ownExperts && placement ? expertsOf(placement, rank.ep) : null,
       }
       return buildDecoder(spec, layout, limits)
     }),
   )
+}
+
+/** Logical experts of an expert-parallel rank's slots, by layer. */
+function expertsOf({ cluster, physical, physicalToLogical }: Placement, ep: number): (layer: number) => number[] {
+  const first = cluster.slotsPerGpu.slice(0, ep).reduce((a, b) => a + b, 0)
+  const slots = cluster.slotsPerGpu[ep]!
+  return layer => Array.from({ length: slots }, (_, slot) => physicalToLogical[layer * physical + first + slot]!)
 }
 
 /** Rows one rank sees at most in a dispatch. */
@@ -229,12 +282,14 @@ function receivedRows(config: ExpertBufferConfig, dispatch: ProgramVariant['disp
 }
 
 function expertBufferOf(
-  { spec, flags, topology, placement }: Wiring,
+  { spec, flags, topology, placement, activation, ownExperts }: Wiring,
   limits: ProgramLimits,
 ): ExpertBufferConfig | null {
   const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
   if (flags.moeA2aBackend === 'none' || placement === null || moe?.kind !== 'moe') return null
   return expertBufferConfig(flags, {
+    // On a GPU rows travel as they are computed.
+    ...(ownExperts ? { wire: activation, results: 2 as const } : {}),
     hidden: spec.hiddenSize,
     topK: moe.router.topK,
     expertsOfRank: placement.cluster.slotsPerGpu,
@@ -243,26 +298,21 @@ function expertBufferOf(
   })
 }
 
-/** Bytes that lending a plan's weights takes, places between them included. */
-export const weightArenaBytes = (plan: Pick<ModelPlan, 'weights' | 'weightBytes'>): number =>
-  plan.weightBytes + plan.weights.plan.weights.length * ARENA_PLACES
-
-/** A device may begin every span on a multiple of so many bytes. */
-const ARENA_PLACES = 1024
-
-/** Packs the weights of all ranks into lent memory, once. */
-export async function loadModelWeights(
+/** Packs the weights of one place into memory lent there. */
+export async function loadWeightsOf(
   plan: ModelPlan,
+  weights: WeightUnion,
   flags: EngineFlags,
   device: NodeDevice,
   lender: MemoryLender,
   hooks: EngineHooks,
 ): Promise<LoadedWeights> {
   const onProgress = (done: number, total: number) => hooks.onProgress?.({ stage: 'packing weights', done, total })
-  const common = { plan: plan.weights.plan, dtype: plan.dtype, packer: device.packer, lender, onProgress }
+  const common = { plan: weights.plan, dtype: plan.dtype, packer: device.packer, lender, onProgress }
   if (flags.loadFormat === 'dummy') return loadDummyWeights({ ...common, seed: flags.randomSeed ?? 0 })
   const checkpoint = openCheckpoint(plan.directory, { mapRange: device.mapFileRange })
-  return loadWeights({ ...common, checkpoint, fp8Block: plan.spec.fp8Block })
+  const otherPlans = plan.weightPlaces.map(place => place.weights.plan).filter(other => other !== weights.plan)
+  return loadWeights({ ...common, checkpoint, fp8Block: plan.spec.fp8Block, otherPlans })
 }
 
 export const openTokenizer = (plan: ModelPlan): Tokenizer | null => loadTokenizer(plan.directory)

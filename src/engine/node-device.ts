@@ -24,6 +24,8 @@ export interface Accelerator {
   memory(): { readonly free: number; readonly total: number }
   /** Share of the memory that weights and KV cache take unless --mem-fraction-static says otherwise. */
   readonly fractionStatic: number
+  /** Number of the GPU that a rank computes on. Left out: one for all. */
+  gpuOfRank?(rank: number): number
 }
 
 export interface NodeDevice extends PlanningDevice {
@@ -43,7 +45,9 @@ export interface NodeDevice extends PlanningDevice {
   loaded(): void
   /** What a rank needs to compute on this device, and where its inputs lie if the device has a place of its own for them. */
   forRank(program: Program, lenders: RankLenders, plan: PlannedSteps): PlacedRank
-  /** After the last rank has ended. */
+  /** The device of a rank, where ranks have memory of their own. Left out: this one for all. */
+  placeOf?(rank: number): NodeDevice
+  /** After the last rank has ended. Closes the devices of all ranks. */
   close(): void
 }
 

@@ -8,10 +8,11 @@ import type { RankRequest } from '../scheduler/index.js'
 import type { Trace } from '../trace/index.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
-import { loadModelWeights, type ModelPlan, type PlanOptions, planModel, weightArenaBytes } from './load-model.js'
+import { type ModelPlan, type PlanOptions, planModel } from './load-model.js'
 import type { NodeDevice } from './node-device.js'
 import { openDevice } from './open-device.js'
 import { Rank } from './rank.js'
+import { freshLenders, lendersOf, loadRankPlaces, type RankPlaces } from './rank-places.js'
 import type { DpRankState } from './request.js'
 import { EngineTrace } from './trace.js'
 
@@ -30,26 +31,20 @@ export class OneThreadEngine {
   readonly #flags: EngineFlags
   readonly #states = new Map<number, DpRankState>()
   readonly #device: NodeDevice
-  readonly #weights: Awaited<ReturnType<typeof loadModelWeights>>
+  readonly #places: RankPlaces
   #trace: Trace | null = null
 
-  private constructor(
-    plan: ModelPlan,
-    flags: EngineFlags,
-    device: NodeDevice,
-    weights: Awaited<ReturnType<typeof loadModelWeights>>,
-  ) {
+  private constructor(plan: ModelPlan, flags: EngineFlags, device: NodeDevice, places: RankPlaces) {
     this.plan = plan
     this.#flags = flags
     this.#device = device
-    this.#weights = weights
+    this.#places = places
   }
 
   static async load(flags: EngineFlags, options: PlanOptions = {}): Promise<OneThreadEngine> {
     const device = openDevice(flags)
     const plan = planModel(flags, device, options)
-    const weights = await loadModelWeights(plan, flags, device, device.createLender(weightArenaBytes(plan)), {})
-    return new OneThreadEngine(plan, flags, device, weights)
+    return new OneThreadEngine(plan, flags, device, await loadRankPlaces(plan, flags, device, {}))
   }
 
   /** What the ranks did in the last run, if it was traced. */
@@ -95,11 +90,10 @@ export class OneThreadEngine {
     tracing?: { readonly records: number; readonly clock: Clock },
   ): Map<string, OneThreadResult> {
     const plan = this.plan
-    const device = this.#device
-    const lender = device.createLender()
+    const places = freshLenders(this.#places)
     const { sizes, ranks } = plan.topology
     const control = ControlBlock.create(ranks.length)
-    const { launches } = launchesOf(plan, this.#flags, this.#weights, control, device, lender, 1, tracing?.records)
+    const { launches } = launchesOf(plan, this.#flags, places, control, 1, tracing?.records)
     const trace = EngineTrace.of(plan, launches)
     trace?.start()
     const vocab = this.plan.spec.vocabSize
@@ -138,7 +132,7 @@ export class OneThreadEngine {
       seed,
     )
     for (const rank of bound) rank.context.runner.close()
-    device.reclaim(lender)
+    for (const { device, lender } of lendersOf(places)) device.reclaim(lender)
     this.#trace = trace?.read() ?? null
     return new Map([...results].map(([id, r]) => [id, { ...r, logits: Float32Array.from(r.logits) }]))
   }

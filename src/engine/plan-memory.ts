@@ -1,5 +1,6 @@
 // What is left of a device's memory for KV caches once weights and the ranks' expert buffers have their places.
 import { type ExpertBufferConfig, expertBufferBytes } from '../comm/index.js'
+import { layOutRegion } from '../comm/peer/index.js'
 import type { ActivationDtype } from '../device/ops.js'
 import { EngineError } from './errors.js'
 import { availableMemory, machineMemory, type PlanningDevice } from './node-device.js'
@@ -7,7 +8,10 @@ import { elementBytesOf, type MemorySituation, showBytes } from './sizing.js'
 
 /** What a plan takes before its KV caches. */
 export interface PlannedMemory {
+  /** Of the place that holds most. */
   readonly weightBytes: number
+  /** KV caches in one memory: ranks of a place. */
+  readonly pools: number
   readonly expertBuffer: ExpertBufferConfig | null
   readonly activation: ActivationDtype
 }
@@ -19,18 +23,19 @@ export const bytesOfExpertBuffers = (config: ExpertBufferConfig): number =>
     .reduce((n, part) => n + part.bytes, 0)
 
 /**
- * Expert buffers lie in the machine's memory, which is the device's own only on `cpu`.
+ * Expert buffers lie where ranks compute.
  * @throws EngineError SY_ENGINE_NOT_ENOUGH_MEMORY when expert buffers leave nothing
  */
 export function memorySituation(
   device: PlanningDevice,
-  { weightBytes, expertBuffer, activation }: PlannedMemory,
+  { weightBytes, pools, expertBuffer, activation }: PlannedMemory,
 ): MemorySituation {
-  const common = { weights: weightBytes, elementBytes: elementBytesOf(activation) }
+  const common = { weights: weightBytes, pools, elementBytes: elementBytesOf(activation) }
   if (device.accelerator) {
     const { fractionStatic } = device.accelerator
     const { free, total } = device.accelerator.memory()
-    return { ...common, free: free - weightBytes, total, fractionStatic }
+    const regions = expertBuffer ? layOutRegion(expertBuffer).bytes * pools : 0
+    return { ...common, free: free - weightBytes - regions, total, fractionStatic }
   }
   const left = Math.min(availableMemory(), device.memoryLimit) - weightBytes
   const expertBuffers = expertBuffer ? bytesOfExpertBuffers(expertBuffer) : 0

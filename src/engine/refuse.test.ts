@@ -1,7 +1,7 @@
 // What an accelerator does not run yet is refused by name, before a GPU is looked for where that is possible, and a machine
 // without one says what is missing.
 import { describe, expect, it } from 'vitest'
-import { fixturePath, flagsFor } from '../../test/engine/harness.js'
+import { fixturePath, flagsFor, type GivenFlags } from '../../test/engine/harness.js'
 import { ConfigError } from '../config/config-errors.js'
 import { ReferencePacker } from '../device/cpu/index.js'
 import { CudaError } from '../device/cuda/errors.js'
@@ -20,6 +20,11 @@ const gpu = (free = 70 * GIB): PlanningDevice => ({
 const plan = (fixture: string, given: Parameters<typeof flagsFor>[1] = {}, free?: number) =>
   planModel(flagsFor(fixturePath(fixture), given), gpu(free))
 
+/** What several ranks on GPUs need. */
+const TWO: GivenFlags = {
+  ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
+}
+
 const failure = (run: () => unknown): Error & { code?: string; remedy?: string } => {
   try {
     run()
@@ -31,7 +36,11 @@ const failure = (run: () => unknown): Error & { code?: string; remedy?: string }
 
 describe('on an accelerator', () => {
   it.each([
-    ['qwen3_moe', { tpSize: 2 }, ConfigError, '--tp-size 2 with --device cuda'],
+    ['qwen3_moe', { tpSize: 2 }, ConfigError, '--tp-size 2 --attn-dp-size 1 --ep-size 1 with --device cuda'],
+    ['qwen3_moe', { ...TWO, moeA2aBackend: 'none' }, ConfigError, '--moe-a2a-backend none and more than one rank'],
+    ['qwen3_moe', { ...TWO, enableDpLmHead: false }, ConfigError, '--tp-size 2 without --enable-dp-lm-head'],
+    ['deepseek_v3', { ...TWO, moeDenseTpSize: null }, ConfigError, '--tp-size 2 without --moe-dense-tp-size 1'],
+    ['qwen3_moe', { ...TWO, deepepDispatcherOutputDtype: 'fp8' }, ConfigError, '--deepep-dispatcher-output-dtype fp8'],
     ['qwen3_moe', { moeA2aBackend: 'deepep' }, ConfigError, '--moe-a2a-backend deepep with --device cuda'],
     ['gpt_oss', {}, EngineError, 'gpt_oss do not run with --device cuda'],
     ['glm4_moe', {}, EngineError, 'glm4_moe do not run with --device cuda'],
@@ -70,9 +79,12 @@ describe('--device', () => {
 
   it('names a GPU by itself or with --base-gpu-id, but not two', () => {
     expect(choice({})).toEqual({ kind: 'cpu' })
-    expect(choice({ device: 'cuda' })).toEqual({ kind: 'cuda', ordinal: 0 })
-    expect(choice({ device: 'cuda:3' })).toEqual({ kind: 'cuda', ordinal: 3 })
-    expect(choice({ device: 'cuda', baseGpuId: 2 })).toEqual({ kind: 'cuda', ordinal: 2 })
+    expect(choice({ device: 'cuda' })).toEqual({ kind: 'cuda', ordinals: [0] })
+    expect(choice({ device: 'cuda:3' })).toEqual({ kind: 'cuda', ordinals: [3] })
+    expect(choice({ device: 'cuda', baseGpuId: 2 })).toEqual({ kind: 'cuda', ordinals: [2] })
+    expect(choice({ device: 'cuda:1', tpSize: 3 })).toEqual({ kind: 'cuda', ordinals: [1, 2, 3] })
+    expect(choice({ device: 'cuda:0,0', tpSize: 2 })).toEqual({ kind: 'cuda', ordinals: [0, 0] })
+    expect(failure(() => choice({ device: 'cuda:0,1', tpSize: 4 })).code).toBe('SY_CONFIG_CONFLICT')
     expect(failure(() => choice({ device: 'cuda:3', baseGpuId: 2 })).code).toBe('SY_CONFIG_CONFLICT')
   })
 

@@ -24,9 +24,9 @@ export function kvBytesPerToken(spec: ModelSpec, attnTp: number, elementBytes: n
   return elementBytes * columns.reduce((a, b) => a + b, 0)
 }
 
-/** The same in the pools of all ranks, which all live in one memory. */
-const poolBytesPerToken = (spec: ModelSpec, sizes: ParallelSizes, elementBytes: number): number =>
-  kvBytesPerToken(spec, sizes.attnTp, elementBytes) * sizes.tp
+/** The same in all pools of one memory. */
+const poolBytesPerToken = (spec: ModelSpec, sizes: ParallelSizes, { elementBytes, pools }: MemorySituation): number =>
+  kvBytesPerToken(spec, sizes.attnTp, elementBytes) * (pools ?? sizes.tp)
 
 export interface MemorySituation {
   /** Bytes free for the KV pool and everything after it. */
@@ -36,6 +36,8 @@ export interface MemorySituation {
   readonly weights: number
   /** Bytes of an element of the KV cache. */
   readonly elementBytes: number
+  /** KV caches that lie in this memory. Left out: those of all ranks. */
+  readonly pools?: number
   /** Memory of a device of its own: then weights and KV cache take this share of it by default, and others' use counts. */
   readonly fractionStatic?: number
 }
@@ -58,7 +60,7 @@ function kvPoolTokens(
   contextLength: number,
   memory: MemorySituation,
 ): number {
-  const bytesPerToken = poolBytesPerToken(spec, sizes, memory.elementBytes)
+  const bytesPerToken = poolBytesPerToken(spec, sizes, memory)
   const allowed = kvAllowance(flags, memory)
   const pages = (tokens: number) => Math.ceil(tokens / flags.pageSize) * flags.pageSize
   const affordable = Math.floor(allowed / bytesPerToken / flags.pageSize) * flags.pageSize

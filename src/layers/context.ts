@@ -59,6 +59,8 @@ export interface LayerContext {
   readonly replicated: boolean
   /** How tokens reach the experts of other ranks. */
   readonly dispatch: 'none' | DispatchMode
+  /** Logical experts that this rank has weights of, in the order of its slots; null: all logical experts, in their order. */
+  readonly ownExperts: ((layer: number) => readonly number[]) | null
 }
 
 /** Consecutive output rows of an [n, k] tensor. */

@@ -65,7 +65,9 @@ export function moeFeedForward(
 ): Placed {
   const { builder: b, hidden, moves } = ctx
   const { topK } = spec.router
-  if (moves.sizes.tp === 1) return localFeedForward(ctx, spec, names, boundary, norm)
+  // With whole attention on every rank, an all-to-all takes rows from where they are.
+  if (moves.sizes.tp === 1 || (ctx.dispatch !== 'none' && moves.sizes.attnTp === 1 && ctx.ownExperts))
+    return localFeedForward(ctx, spec, names, boundary, norm)
   // Ids travel as bits beside the rows, so their gather must copy and never add.
   const copying = { ...moves, sumLenGather: 'all_gatherv' as const }
   const travelling = departure(copying, 'moe_in', hidden + 2 * topK, ctx.dispatch === 'none' ? [] : ['ATTN_DP'])
@@ -94,7 +96,7 @@ export function moeFeedForward(
   return { value, layout: [], owes: 'MOE_OUTPUT' }
 }
 
-/** Over one rank nothing travels: rows, ids and weights lie in buffers of their own, each in its own precision. */
+/** Nothing travels in a gather: rows, ids and weights lie in buffers of their own, each in its own precision. */
 function localFeedForward(
   ctx: LayerContext,
   spec: MoeFfnSpec,
@@ -200,13 +202,14 @@ function routedExperts(ctx: LayerContext, spec: MoeFfnSpec, names: MoeNames, x: 
   return out
 }
 
-/** The stack of all logical experts of the layer, in this rank's cut of their width. */
+/** The stack of the layer's logical experts (all, or this rank's), in this rank's cut of their width. */
 function expertStacks(ctx: LayerContext, spec: MoeFfnSpec, names: MoeNames) {
   const { builder: b, layer, hidden } = ctx
   const { experts } = spec.router
   const width = cut(spec.intermediate, ctx.moeTp)
   const part = { experts, hidden, total: spec.intermediate, ...width, withDownBias: ctx.moeTp.index === 0 }
-  const pieces = Array.from({ length: experts }, (_, e) => names.expert(e, part))
+  const held = ctx.ownExperts?.(layer) ?? Array.from({ length: experts }, (_, e) => e)
+  const pieces = held.map(e => names.expert(e, part))
   const stack = (name: string, n: number, k: number, key: 'gateUp' | 'down') =>
     b.matrix({ name: `${layer}.moe.${name}`, n, k, precision: 'model', pieces: pieces.map(p => p[key]) })
   const bias = (name: string, key: 'gateUpBias' | 'downBias') =>

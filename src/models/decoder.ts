@@ -74,6 +74,7 @@ export function buildDecoder(spec: ModelSpec, layout: RankLayout, limits: Progra
     physicalExperts: layout.physicalExperts,
     replicated: layout.replicated,
     dispatch: layout.dispatch,
+    ownExperts: layout.ownExperts,
   }
   spec.layers.forEach((layerSpec, layer) => {
     b.layer(layer)

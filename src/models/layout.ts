@@ -38,4 +38,6 @@ export interface RankLayout extends ProgramVariant {
   readonly replicated: boolean
   /** Rows a dispatch of this variant brings at most; 0 without. */
   readonly maxReceived: number
+  /** Logical expert of each of this rank's slots, in a layer; null: the node's one stack of all logical experts serves all ranks. */
+  readonly ownExperts: ((layer: number) => readonly number[]) | null
 }

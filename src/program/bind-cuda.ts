@@ -5,6 +5,8 @@ import { Unreachable } from '../config/errors.js'
 import type { DeviceOps } from '../device/device-ops.js'
 import type { Kernel } from '../device/ops.js'
 import { type BoundOperation, bindProgram } from './bind.js'
+import type { DispatchOperation } from './bind-dispatch.js'
+import type { PeerExchange } from './bind-peers.js'
 import { type Binding, Resolver, specsOf } from './binding.js'
 import { type Fusion, fuseOperations, type OperationGroup } from './fuse.js'
 import type { Operation } from './operation.js'
@@ -13,6 +15,8 @@ export interface CudaBinding extends Binding {
   readonly ops: DeviceOps
   /** Left out: true. */
   readonly fused?: boolean
+  /** How rows get to the experts of other ranks; left out where no operation asks for it. */
+  readonly exchange?: PeerExchange
 }
 
 /** @throws Unreachable for operations that need other ranks or the host */
@@ -25,7 +29,12 @@ export function bindCudaProgram(binding: CudaBinding): readonly BoundOperation[]
   const resolver = new Resolver(binding, specsOf(binding.program))
   const own = groups.map(({ first, fusion }) => {
     const { ops } = binding
-    const kernel = fusion ? bindFusion(fusion, ops, resolver) : hostOperation(operations[first]!, ops, resolver)
+    const op = operations[first]!
+    const kernel = fusion
+      ? bindFusion(fusion, ops, resolver)
+      : exchanges(op)
+        ? binding.exchange?.bind(op, resolver)
+        : hostOperation(op, ops, resolver)
     return kernel && { kernel, first }
   })
   // The rest is bound as on any device.
@@ -43,6 +52,16 @@ export function bindCudaProgram(binding: CudaBinding): readonly BoundOperation[]
   if (foreign) throw new Unreachable(`${foreign.kind} of layer ${foreign.layer} has no kernel on this device`)
   return all.sort((a, b) => a.index - b.index)
 }
+
+const EXCHANGE: readonly Operation['kind'][] = [
+  'dispatch_send',
+  'dispatch_receive',
+  'dispatched_experts',
+  'combine_send',
+  'combine_receive',
+]
+
+const exchanges = (op: Operation): op is DispatchOperation => EXCHANGE.includes(op.kind)
 
 /** An operation that the CPU does on host memory, or null. */
 function hostOperation(op: Operation, ops: DeviceOps, r: Resolver): Kernel | null {

@@ -32,6 +32,7 @@ function decoderOf(fixture: string) {
       physicalExperts: moe?.kind === 'moe' ? moe.router.experts : 0,
       replicated: false,
       maxReceived: 0,
+      ownExperts: null,
     },
     limits,
   )

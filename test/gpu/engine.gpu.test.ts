@@ -22,6 +22,7 @@ import {
   worstLogits,
 } from '../engine/harness.js'
 import { collect } from '../engine/requests.js'
+import { bf16Bound, expectGreedy } from './agreement.js'
 import { TEST_GPU } from './gpu.js'
 
 const CUDA = `cuda:${TEST_GPU}`
@@ -70,24 +71,6 @@ async function gapsOf(path: string, prompts: readonly Pick<ReferencePrompt, 'ids
       return first! - second!
     }),
   )
-}
-
-/** Tokens are equal up to the first draw whose two best are closer than twice the tolerance; from there they may differ. */
-function expectGreedy(
-  label: string,
-  tokens: readonly number[],
-  greedy: readonly number[],
-  gaps: readonly number[],
-  tolerance: number,
-): void {
-  const free = gaps.findIndex(gap => gap < 2 * tolerance)
-  const binding = free < 0 ? greedy.length : free
-  const same = tokens.findIndex((token, t) => token !== greedy[t])
-  const equal = same < 0 ? greedy.length : same
-  console.info(
-    `${label}: ${equal} of ${greedy.length} tokens equal, ${binding} had to be; smallest gap ${Math.min(...gaps).toPrecision(3)}`,
-  )
-  expect(tokens.slice(0, binding)).toEqual(greedy.slice(0, binding))
 }
 
 describe.each(FIXTURES)('%s on a GPU', fixture => {
@@ -157,9 +140,7 @@ async function bf16Rows(
   })
   rows.sort((a, b) => a - b)
   const at = (share: number) => rows[Math.floor(share * (rows.length - 1))]!
-  // Each row is rounded to 8 bits some ten times a layer (norm, projection, rope, attention, output, and the same again in
-  // the experts); roundings are independent, so their relative errors of 2^-9 add up as squares. Three deviations.
-  const bound = 3 * largest * 2 ** -9 * Math.sqrt(10 * layers.length + 2)
+  const bound = bf16Bound(largest, layers.length)
   return { cpu, results, largest, bound, at }
 }
 

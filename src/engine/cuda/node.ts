@@ -17,14 +17,58 @@ const FRACTION_STATIC = 0.85
 /** A step is formed while the one before runs. */
 const STEPS_ON_THEIR_WAY = 2
 
-/** @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE */
-export function openCudaNode(ordinal: number): NodeDevice {
+/**
+ * @param ordinals the GPU of each rank; ranks may share one
+ * @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE; EngineError SY_ENGINE_NO_PEER_ACCESS
+ */
+export function openCudaNode(ordinals: readonly number[]): NodeDevice {
+  const gpus = new Map<number, Gpu>()
+  try {
+    for (const ordinal of ordinals) if (!gpus.has(ordinal)) gpus.set(ordinal, openGpu(ordinal))
+    connect([...gpus.values()].map(gpu => gpu.context))
+  } catch (error) {
+    for (const gpu of gpus.values()) gpu.node.close()
+    throw error
+  }
+  const first = gpus.get(ordinals[0]!)!
+  if (ordinals.length === 1) return first.node
+  const all = [...gpus.values()].map(gpu => gpu.node)
+  return {
+    ...first.node,
+    name: ordinals.map(ordinal => gpus.get(ordinal)!.node.name).join(', '),
+    accelerator: {
+      ...first.node.accelerator!,
+      // What fits the fullest GPU fits all.
+      memory: () => all.map(node => node.accelerator!.memory()).reduce((a, b) => (b.free < a.free ? b : a)),
+      gpuOfRank: rank => ordinals[rank]!,
+    },
+    placeOf: rank => gpus.get(ordinals[rank]!)!.node,
+    close() {
+      for (const node of all) node.close()
+    },
+  }
+}
+
+/** Each reaches the memory of all others. */
+function connect(contexts: readonly CudaContext[]): void {
+  for (const context of contexts)
+    for (const other of contexts)
+      if (other !== context && !context.enablePeer(other.properties.ordinal))
+        throw new EngineError('SY_ENGINE_NO_PEER_ACCESS', { from: context.device, to: other.device })
+}
+
+interface Gpu {
+  readonly context: CudaContext
+  readonly node: NodeDevice
+}
+
+function openGpu(ordinal: number): Gpu {
   const device = createCudaDevice({ ordinal })
   const { context, kernels, packer } = device
   const lenders = new Set<CudaMemoryLender>()
   const { name, sms, capability } = context.properties
   const addressOf = (span: MemorySpan): number => kernels.addressOf(span)
-  return {
+  const node: NodeDevice = {
     name: `cuda:${ordinal} (${name}, sm_${capability}, ${sms} SMs)`,
     warning: null,
     packer,
@@ -34,6 +78,7 @@ export function openCudaNode(ordinal: number): NodeDevice {
     // Files are mapped by the CPU's addon where there is one.
     mapFileRange: createCpuDevice({ kernels: 'reference' }).mapFileRange,
     createLender(reserve) {
+      context.makeCurrent()
       const lender = device.createLender(reserve, 'the weights')
       lenders.add(lender)
       return lender
@@ -44,14 +89,19 @@ export function openCudaNode(ordinal: number): NodeDevice {
     // Few large blocks, so that pinning one never meets the pages of another.
     hostLender: () => new PinnedLender(),
     write: (span, bytes) => context.upload(addressOf(span), bytes),
-    loaded: () => device.settle(),
+    loaded() {
+      context.makeCurrent()
+      device.settle()
+    },
     forRank: (program, of, plan) => placeRank(ordinal, program, of, plan),
     close() {
+      context.makeCurrent()
       for (const lender of lenders) lender[Symbol.dispose]()
       lenders.clear()
       device[Symbol.dispose]()
     },
   }
+  return { context, node }
 }
 
 function requireFree(context: CudaContext, bytes: number, what: string): void {

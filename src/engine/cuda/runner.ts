@@ -1,14 +1,13 @@
 // Runs the steps of a rank on a GPU. A step is queued and left: inputs brought over by one kernel, the program's kernels or
 // their captured graph, results into pinned memory, an event. Nothing waits but who reads the results, and steps whose rows
 // of logits the host must see before the draw.
-import type { CudaKernels } from '../../device/cuda/kernels.js'
+import type { CudaDevice } from '../../device/cuda/device.js'
 import { attentionStep } from '../../device/cuda/ops/attention-step.js'
 import { checkFaults, faultAddress } from '../../device/cuda/ops/faults.js'
 import type { CudaEvent, LaunchArguments } from '../../device/cuda/types.js'
 import type { DeviceEvent } from '../../device/event.js'
 import { f32View, hostBuffer, i32View } from '../../device/memory.js'
-import type { ProgramLimits } from '../../models/index.js'
-import type { BoundOperation, Program, RowValues } from '../../program/index.js'
+import type { BoundOperation, RowValues } from '../../program/index.js'
 import type { StatusWriter } from '../../runtime/control.js'
 import type { Step } from '../../runtime/wait.js'
 import type { LocalBatch } from '../../scheduler/index.js'
@@ -19,6 +18,7 @@ import { LogitEditor } from '../logit-edits.js'
 import type { DeviceState } from '../request.js'
 import { needsResults, type RankOutputs, type StepFlight, type StepRunner, type StepWork } from '../step-runner.js'
 import { DecodeGraphs } from './graphs.js'
+import { type CudaPeers, checkPeers, isExchange, meet, waitsForPeers } from './peers.js'
 import { StagedInputs } from './staging.js'
 import { DeviceStamps, type StampedStep } from './stamps.js'
 
@@ -33,11 +33,11 @@ const WAIT_FOR_EACH = process.env['SWITCHYARD_CUDA_SYNC'] === '1'
 export interface CudaRunnerParts {
   readonly launch: RankLaunch
   readonly device: CudaRankDevice
-  readonly kernels: CudaKernels
-  /** Of the rank's only program; the draw is the last. */
-  readonly operations: readonly BoundOperation[]
-  readonly program: Program
-  readonly limits: ProgramLimits
+  readonly cuda: Pick<CudaDevice, 'context' | 'kernels'>
+  /** Operations of each of the rank's programs; the draw is the last. */
+  readonly programs: readonly (readonly BoundOperation[])[]
+  /** null for one rank. */
+  readonly peers: CudaPeers | null
   readonly status: StatusWriter
   readonly trace: TraceRecorder | null
   /** Lets go of the kernels and their stream. */
@@ -56,16 +56,23 @@ interface Slot {
   readonly stamps: { readonly host: number; readonly values: BigUint64Array }
 }
 
+/** One of the rank's programs, and how it was captured. */
+interface ProgramRun {
+  readonly operations: readonly BoundOperation[]
+  /** Where the draw begins. */
+  readonly draw: number
+  readonly graphs: DecodeGraphs
+  /** Graphs with stamps between operations. */
+  readonly stampedGraphs: DecodeGraphs
+  readonly stamps: DeviceStamps | null
+}
+
 export class CudaRunner implements StepRunner {
   readonly #parts: CudaRunnerParts
   readonly #slots: readonly Slot[]
-  readonly #graphs: DecodeGraphs
-  /** Graphs with stamps between operations. */
-  readonly #stampedGraphs: DecodeGraphs
-  readonly #stamps: DeviceStamps | null
+  /** Of each program. */
+  readonly #runs: readonly ProgramRun[]
   readonly #editor = new LogitEditor()
-  readonly #forward: readonly BoundOperation[]
-  readonly #draw: readonly BoundOperation[]
   readonly #logits: {
     readonly device: number
     readonly host: number
@@ -78,13 +85,20 @@ export class CudaRunner implements StepRunner {
 
   constructor(parts: CudaRunnerParts) {
     this.#parts = parts
-    const { device, kernels, launch, operations, program, trace } = parts
-    const draw = operations.findLastIndex(op => op.kind === 'sample')
-    this.#forward = operations.slice(0, draw)
-    this.#draw = operations.slice(draw)
-    this.#graphs = new DecodeGraphs(kernels.stream)
-    this.#stampedGraphs = new DecodeGraphs(kernels.stream)
-    this.#stamps = trace ? new DeviceStamps(kernels, operations, trace) : null
+    const { device, launch, programs, trace } = parts
+    const { kernels } = parts.cuda
+    const { stream } = kernels
+    this.#runs = programs.map((operations): ProgramRun => {
+      const draw = operations.findLastIndex(op => op.kind === 'sample')
+      return {
+        operations,
+        draw,
+        graphs: new DecodeGraphs(stream),
+        stampedGraphs: new DecodeGraphs(stream),
+        stamps: trace ? new DeviceStamps(kernels, operations, trace) : null,
+      }
+    })
+    const program = launch.programs[0]!
     this.#logits = {
       device: kernels.addressOf(launch.buffers[0]!['logits']!),
       host: kernels.hostAddressOf(device.logits),
@@ -95,10 +109,12 @@ export class CudaRunner implements StepRunner {
   }
 
   #makeSlot(index: number): Slot {
-    const { launch, device, kernels, program, limits } = this.#parts
+    const { launch, device } = this.#parts
+    const { kernels } = this.#parts.cuda
+    const program = launch.programs[0]!
     const { mirror, pieces, results, stamps } = device.slots[index]!
     const buffers = launch.buffers[0]!
-    const inputs = new StagedInputs(device.slots[index]!, program, limits)
+    const inputs = new StagedInputs(device.slots[index]!, program, launch.limits)
     const { idsFrom } = inputs
     const sampled = kernels.addressOf(buffers['sampled']!)
     const stage = kernels
@@ -157,8 +173,11 @@ export class CudaRunner implements StepRunner {
   }
 
   *run({ batch, plan, variant, values }: StepWork): Step<StepFlight> {
-    const { status, trace, kernels, device } = this.#parts
-    const stamps = this.#stamps?.wanted ? this.#stamps : null
+    const { status, trace, cuda, device, peers } = this.#parts
+    const { kernels } = cuda
+    const of = this.#runs[variant]!
+    cuda.context.makeCurrent()
+    const stamps = of.stamps?.wanted ? of.stamps : null
     const slot = this.#slots[this.#turn]!
     this.#turn = (this.#turn + 1) % this.#slots.length
     status.phase('forward')
@@ -168,17 +187,20 @@ export class CudaRunner implements StepRunner {
     const hints = attentionStep(kernels)
     hints.decodeOnly = batch.slices.every(s => s.count === 1)
     hints.generation++
-    const size = plan.decodeGraph ? graphBatchFor(batch.tokens, device.graphBatches) : null
+    // Rows of all ranks are part of a normal dispatch's launches, so no graph of one rank's rows can hold it.
+    const replays = plan.decodeGraph && plan.dispatch !== 'normal'
+    const size = replays ? graphBatchFor(batch.tokens, device.graphBatches) : null
     const pieces = slot.inputs.write(batch, size ?? batch.tokens)
     slot.stage.launch([pieces, 1, 1], STAGE_THREADS)
-    if (size !== null && device.capture) this.#replay(size, stamps)
-    else if (size !== null) this.#launchAll(size, stamps)
-    else yield* this.#runOneByOne(batch, values, stamps)
+    peers?.exchange.begin(size ?? batch.tokens, values.rows.gathered)
+    if (size === null) yield* this.#runOneByOne(of, batch, values, stamps)
+    else if (device.capture && !peers?.lockstep) this.#replay(of, size, stamps)
+    else yield* this.#launchPadded(of, size, stamps)
     stamps?.fetch(slot.stamps.host)
     slot.publish.set(4, batch.logitRows)
     slot.publish.launch([1, 1, 1], PUBLISH_THREADS)
     slot.finished.record(kernels.stream)
-    const stamped = stamps && { step: plan.step, program: variant, rows: size ?? batch.tokens }
+    const stamped = stamps && { stamps, step: plan.step, program: variant, rows: size ?? batch.tokens }
     return { batch, finished: this.#seen(slot, stamped), outputs: slot.outputs }
   }
 
@@ -186,17 +208,16 @@ export class CudaRunner implements StepRunner {
     return { graphSteps: this.#graphSteps, graphLaunches: this.#graphLaunches }
   }
 
-  #replay(size: number, stamps: DeviceStamps | null): void {
-    const graphs = stamps ? this.#stampedGraphs : this.#graphs
-    const graph = graphs.run(size, () => this.#launchAll(size, stamps))
+  #replay(of: ProgramRun, size: number, stamps: DeviceStamps | null): void {
+    const graphs = stamps ? of.stampedGraphs : of.graphs
+    const graph = graphs.run(size, () => this.#launchAll(of, size, stamps))
     if (!graph) return
     this.#graphSteps++
     if (!stamps) this.#graphLaunches = graph.nodes + LAUNCHES_AROUND
   }
 
   /** Every row of a decode step is drawn: all row counts are the batch's. */
-  #launchAll(rows: number, stamps: DeviceStamps | null): void {
-    const { operations } = this.#parts
+  #launchAll({ operations }: ProgramRun, rows: number, stamps: DeviceStamps | null): void {
     stamps?.at(0)
     operations.forEach((op, i) => {
       kernelOf(op)(rows)
@@ -204,27 +225,34 @@ export class CudaRunner implements StepRunner {
     })
   }
 
+  *#launchPadded({ operations }: ProgramRun, rows: number, stamps: DeviceStamps | null): Step<void> {
+    stamps?.at(0)
+    yield* this.#launch(operations, 0, () => rows, stamps)
+  }
+
   /** The event of a step's results, a look at what its kernels complained about, and the times of a traced one. */
-  #seen({ finished, faults, stamps }: Slot, stamped: StampedStep | null): DeviceEvent {
-    const all = this.#stamps
+  #seen({ finished, faults, stamps }: Slot, stamped: (StampedStep & { stamps: DeviceStamps }) | null): DeviceEvent {
+    const { peers } = this.#parts
     return {
       get done() {
         return false
       },
       *wait(): Step<void> {
         yield* finished.wait()
+        if (peers) checkPeers(peers)
         checkFaults(faults)
-        if (stamped) all!.record(stamps.values, stamped)
+        stamped?.stamps.record(stamps.values, stamped)
       },
     }
   }
 
-  *#runOneByOne(batch: LocalBatch, values: RowValues, stamps: DeviceStamps | null): Step<void> {
-    const { kernels } = this.#parts
+  *#runOneByOne(of: ProgramRun, batch: LocalBatch, { rows }: RowValues, stamps: DeviceStamps | null): Step<void> {
+    const { context, kernels } = this.#parts.cuda
+    const [forward, draw] = [of.operations.slice(0, of.draw), of.operations.slice(of.draw)]
     stamps?.at(0)
-    this.#launch(this.#forward, 0, values, stamps)
+    yield* this.#launch(forward, 0, op => rows[op.rows], stamps)
     if (!needsResults(batch)) {
-      this.#launch(this.#draw, this.#forward.length, values, stamps)
+      yield* this.#launch(draw, of.draw, op => rows[op.rows], stamps)
       return
     }
     // Edits are sparse and made by the host; what the callers see is the model's own rows.
@@ -234,28 +262,49 @@ export class CudaRunner implements StepRunner {
     if (batch.slices.some(s => s.state.request.edits)) {
       using arrived = kernels.stream.record()
       yield* arrived.wait()
+      context.makeCurrent()
       this.#editor.apply(batch, logits, vocab)
       kernels.stream.upload(device, host, bytes)
       using left = kernels.stream.record()
       yield* left.wait()
+      context.makeCurrent()
       this.#editor.restore(logits)
     }
-    this.#launch(this.#draw, this.#forward.length, values, stamps)
+    yield* this.#launch(draw, of.draw, op => rows[op.rows], stamps)
   }
 
-  #launch(operations: readonly BoundOperation[], before: number, values: RowValues, stamps: DeviceStamps | null): void {
-    const { status } = this.#parts
-    operations.forEach((op, i) => {
+  /** @param rowsOf an operation */
+  *#launch(
+    operations: readonly BoundOperation[],
+    before: number,
+    rowsOf: (op: BoundOperation) => number,
+    stamps: DeviceStamps | null,
+  ): Step<void> {
+    const { status, peers, cuda } = this.#parts
+    for (const [i, op] of operations.entries()) {
       status.operation(op.layer, op.index)
-      kernelOf(op)(values.rows[op.rows])
-      if (WAIT_FOR_EACH) this.#parts.kernels.stream.synchronize()
+      const rows = rowsOf(op)
+      if (!peers) kernelOf(op)(rows)
+      else if (peers.lockstep && waitsForPeers(op)) {
+        yield* meet(peers, op)
+        cuda.context.makeCurrent()
+        kernelOf(op)(rows)
+        yield* meet(peers, op)
+        cuda.context.makeCurrent()
+      }
+      // A rank without rows still receives those of others.
+      else if (rows > 0 || isExchange(op)) kernelOf(op)(rows)
+      if (WAIT_FOR_EACH) cuda.kernels.stream.synchronize()
       stamps?.at(before + i + 1)
-    })
+    }
   }
 
   close(): void {
-    this.#graphs[Symbol.dispose]()
-    this.#stampedGraphs[Symbol.dispose]()
+    this.#parts.cuda.context.makeCurrent()
+    for (const { graphs, stampedGraphs } of this.#runs) {
+      graphs[Symbol.dispose]()
+      stampedGraphs[Symbol.dispose]()
+    }
     for (const { finished } of this.#slots) finished[Symbol.dispose]()
     this.#parts.release()
   }

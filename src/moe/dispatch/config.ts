@@ -22,12 +22,16 @@ export interface DispatchSizes {
   readonly nodeOfRank: readonly number[]
   /** Rows a rank brings to one dispatch at most. */
   readonly maxTokens: number
+  /** How rows travel when the flags leave it open. Default: f32. */
+  readonly wire?: 'f32' | 'bf16'
+  /** Results alive at once. Default: 1. */
+  readonly results?: 1 | 2
 }
 
 /** @throws DispatchError SY_DISPATCH_BAD_CONFIG */
 export function expertBufferConfig(flags: DispatchFlags, sizes: DispatchSizes): ExpertBufferConfig {
   const chosen = flags.deepepDispatcherOutputDtype
-  const dispatchWire: WireDtype = chosen === 'auto' ? 'f32' : chosen
+  const dispatchWire: WireDtype = chosen === 'auto' ? (sizes.wire ?? 'f32') : chosen
   const combineWire: WireDtype = dispatchWire === 'f32' ? 'f32' : 'bf16'
   const { hidden, topK, expertsOfRank, nodeOfRank, maxTokens } = sizes
   // Counts are known before rows are sent, so they can go straight to their place: rings only when sizes are asked for.
@@ -37,7 +41,7 @@ export function expertBufferConfig(flags: DispatchFlags, sizes: DispatchSizes): 
     topK,
     expertsOfMember: expertsOfRank,
     nodeOfMember: nodeOfRank,
-    results: 1,
+    results: sizes.results ?? 1,
     ...(flags.deepepMode === 'low_latency' ? {} : { normal: { maxTokens, dispatchWire, combineWire, transit } }),
     ...(flags.deepepMode === 'normal'
       ? {}
