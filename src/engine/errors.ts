@@ -61,6 +61,11 @@ export class EngineError extends errorArea('Engine', {
     message: 'models of architecture {architecture} do not run with --device {device} yet',
     remedy: 'Use --device cpu.',
   },
+  SY_ENGINE_GPU_TOO_OLD: {
+    status: 400,
+    message: 'GPU {ordinal} ({name}) has compute capability {capability}; kernels between ranks need 9.0',
+    remedy: 'Use Hopper GPUs, one rank, or --device cpu.',
+  },
   SY_ENGINE_NO_PEER_ACCESS: {
     status: 400,
     message: '{from} cannot reach the memory of {to}, which experts on several GPUs need',

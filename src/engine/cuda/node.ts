@@ -19,12 +19,13 @@ const STEPS_ON_THEIR_WAY = 2
 
 /**
  * @param ordinals the GPU of each rank; ranks may share one
- * @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE; EngineError SY_ENGINE_NO_PEER_ACCESS
+ * @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE; EngineError SY_ENGINE_GPU_TOO_OLD, SY_ENGINE_NO_PEER_ACCESS
  */
 export function openCudaNode(ordinals: readonly number[]): NodeDevice {
   const gpus = new Map<number, Gpu>()
   try {
     for (const ordinal of ordinals) if (!gpus.has(ordinal)) gpus.set(ordinal, openGpu(ordinal))
+    if (ordinals.length > 1) for (const { context } of gpus.values()) requirePeerKernels(context)
     connect([...gpus.values()].map(gpu => gpu.context))
   } catch (error) {
     for (const gpu of gpus.values()) gpu.node.close()
@@ -47,6 +48,10 @@ export function openCudaNode(ordinals: readonly number[]): NodeDevice {
       for (const node of all) node.close()
     },
   }
+}
+
+function requirePeerKernels({ properties: { ordinal, name, capability } }: CudaContext): void {
+  if (capability < 90) throw new EngineError('SY_ENGINE_GPU_TOO_OLD', { ordinal, name, capability: capability / 10 })
 }
 
 /** Each reaches the memory of all others. */

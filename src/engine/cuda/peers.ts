@@ -30,7 +30,7 @@ export function* meet({ group }: CudaPeers, { index, layer }: BoundOperation): S
 }
 
 /** @throws ExpertBufferError SY_EP_PEER_SILENT naming the rank that was waited for in vain, and what it should have done */
-export function checkPeers({ rank: { fault, member } }: CudaPeers): void {
+export function checkPeers({ fault, member }: Pick<PeerRank, 'fault' | 'member'>): void {
   if (!fault) return
   const { peer, phase, epoch, seen, place } = fault
   throw new ExpertBufferError('SY_EP_PEER_SILENT', { rank: member, peer, phase, epoch, seen, place })

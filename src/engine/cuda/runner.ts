@@ -239,7 +239,7 @@ export class CudaRunner implements StepRunner {
       },
       *wait(): Step<void> {
         yield* finished.wait()
-        if (peers) checkPeers(peers)
+        if (peers) checkPeers(peers.rank)
         checkFaults(faults)
         stamped?.stamps.record(stamps.values, stamped)
       },
