@@ -36,9 +36,27 @@ constexpr u32 NONE = 0xffffu;
 
 constexpr int GROUP_WORDS = sizeof(Group) / 8;
 
-/// The group's record in shared memory; a barrier must follow.
-DEVICE void stage(const Group *from, u64 *words) {
-  for (int i = threadIdx.x; i < GROUP_WORDS; i += blockDim.x) words[i] = reinterpret_cast<const u64 *>(from)[i];
+/// The group's record on its way to shared memory: loaded first, stored when other loads are on their way too.
+struct Staged {
+  u64 word[3];
+};
+DEVICE Staged load_group(const Group *from) {
+  Staged s;
+#pragma unroll
+  for (int j = 0; j < 3; j++) {
+    const int i = threadIdx.x + j * blockDim.x;
+    s.word[j] = i < GROUP_WORDS ? reinterpret_cast<const u64 *>(from)[i] : 0;
+  }
+  return s;
+}
+/// A barrier must follow.
+DEVICE void store_group(const Group *from, const Staged &s, u64 *words) {
+#pragma unroll
+  for (int j = 0; j < 3; j++) {
+    const int i = threadIdx.x + j * blockDim.x;
+    if (i < GROUP_WORDS) words[i] = s.word[j];
+  }
+  for (int i = threadIdx.x + 3 * blockDim.x; i < GROUP_WORDS; i += blockDim.x) words[i] = reinterpret_cast<const u64 *>(from)[i];
 }
 
 DEVICE int owner_of(const Group *g, int expert) {
@@ -86,17 +104,31 @@ template <class In> struct QuantisedRow {
   int pieces;
   bool round_scales;
   struct Piece {
-    float v[16], scale;
-    uint4 bits;
+    uint4 raw[sizeof(In)], bits;
+    float scale;
   };
 
+  /// As it lies in memory: converted only when other loads are on their way.
   DEVICE Piece load(int token, int c) const {
     Piece p;
-    load16(x + token * stride, c, c < pieces, p.v);
+    const uint4 *from = reinterpret_cast<const uint4 *>(x + token * stride) + c * (int)sizeof(In);
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(In); i++) p.raw[i] = c < pieces ? from[i] : make_uint4(0, 0, 0, 0);
     return p;
   }
   /// All lanes of the warp call it.
-  DEVICE void encode(Piece &p) const { p.bits = quantise16(p.v, round_scales, p.scale); }
+  DEVICE void encode(Piece &p) const {
+    constexpr int N = Vec<In>::N;
+    float v[16];
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(In); i++) {
+      float part[N];
+      unpack16(p.raw[i], part, (const In *)nullptr);
+#pragma unroll
+      for (int j = 0; j < N; j++) v[i * N + j] = part[j];
+    }
+    p.bits = quantise16(v, round_scales, p.scale);
+  }
   DEVICE void store(char *to, int c, const Piece &p) const {
     st_peer(to + 16 * c, p.bits);
     if ((c & 7) == 0) *reinterpret_cast<float *>(to + 16 * pieces + (c >> 3) * 4) = p.scale;
@@ -286,10 +318,10 @@ DEVICE void slots_kernel(const Group *given, int parity, u32 phases, u32 *epoch_
   const bool sends = phases & SEND;
   const int tokens = sends ? sent.tokens : 0, choices = tokens * top_k, t = blockIdx.x;
   allow_dependents();
-  stage(given, words);
+  const Staged staged = load_group(given);
   wait_for_predecessors();
 
-  if (tid == 0) before[0] = ld_volatile(epoch_word);
+  const u32 epoch_before = tid == 0 ? ld_volatile(epoch_word) : 0;
   int ids[BATCH];
 #pragma unroll
   for (int j = 0; j < BATCH; j++) {
@@ -305,6 +337,8 @@ DEVICE void slots_kernel(const Group *given, int parity, u32 phases, u32 *epoch_
   }
   for (int i = tid; i < tokens; i += blockDim.x) masks[i] = 0;
   const u32 ready = sends && tid < MAX_MEMBERS ? ld_acquire_sys(done + tid) : 0;
+  store_group(given, staged, words);
+  if (tid == 0) before[0] = epoch_before;
   __syncthreads();
 
   const int size = (int)g->size, experts = (int)g->experts;
@@ -413,9 +447,11 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
   const Group *g = reinterpret_cast<const Group *>(words);
   const int tid = threadIdx.x, lane = lane_id();
   allow_dependents();
-  stage(given, words);
+  const Staged staged = load_group(given);
   wait_for_predecessors();
-  if (tid == 0) now[0] = ld_volatile(epoch_word);
+  const u32 epoch_now = tid == 0 ? ld_volatile(epoch_word) : 0;
+  store_group(given, staged, words);
+  if (tid == 0) now[0] = epoch_now;
   __syncthreads();
   const u32 epoch = now[0];
   const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots;

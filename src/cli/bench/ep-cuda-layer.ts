@@ -80,11 +80,11 @@ export function* layer(shape: EpCudaShape, o: EpCudaOptions, prepared: Prepared)
   )
   checkLayer(shape, prepared, ranks)
 
-  const { pairs, crossing, remotePairs } = counts(prepared, ranks.length)
+  const { pairs, padded, crossing, remotePairs } = counts(prepared, ranks.length)
   const [link, width] = [crossing * hidden * 2, hidden * 2]
   const locals = experts / ranks.length
   const gemm = (what: string, us: number, n: number, k: number, outWidth: number): EpCudaFigure =>
-    figure(`layer: ${what}`, `${pairs} rows × ${n} × ${k}, ${locals} experts`, sms, us, 0, {
+    figure(`layer: ${what}`, `${pairs} rows (${padded} in tiles) × ${n} × ${k}, ${locals} experts`, sms, us, 0, {
       flops: 2 * pairs * n * k,
       memory: (locals * n * k + pairs * (k + outWidth)) * 2,
     })
@@ -109,7 +109,7 @@ export function* layer(shape: EpCudaShape, o: EpCudaOptions, prepared: Prepared)
     memory: 2 * rows * width,
   })
   const them = storedDeepEp('normal', shape)
-  const products = [storedGemmUs(locals, pairs, 2 * inter, hidden), storedGemmUs(locals, pairs, hidden, inter)]
+  const products = [storedGemmUs(locals, padded, 2 * inter, hidden), storedGemmUs(locals, padded, hidden, inter)]
   const stored =
     them && products[0] !== undefined && products[1] !== undefined
       ? {
@@ -127,8 +127,15 @@ export function* layer(shape: EpCudaShape, o: EpCudaOptions, prepared: Prepared)
 const told = (v: number): string =>
   `${VARIANTS[v]!.variant === 'pair' ? 'pairs of blocks' : 'single blocks'}, strips of ${VARIANTS[v]!.strip}`
 
-/** Rows on the busiest rank: of experts, received, from other ranks, and of experts for other ranks. */
-function counts({ node }: Prepared, size: number): { pairs: number; crossing: number; remotePairs: number } {
+/** Rows of the busiest rank: of experts, with what pads their segments to 128, from other ranks, and of experts for other ranks. */
+interface Counts {
+  readonly pairs: number
+  readonly padded: number
+  readonly crossing: number
+  readonly remotePairs: number
+}
+
+function counts({ node }: Prepared, size: number): Counts {
   const each = node.ranks.map(({ peer }, m) => {
     const locals = peer.config.expertsOfMember[m]!
     const info = peer.read('info', 0, INFO.experts + locals)
@@ -138,6 +145,7 @@ function counts({ node }: Prepared, size: number): { pairs: number; crossing: nu
     const pairs = info.subarray(INFO.experts).reduce((a, b) => a + b, 0)
     return {
       pairs,
+      padded: info.subarray(INFO.experts).reduce((sum, n) => sum + Math.ceil(n / 128) * 128, 0),
       crossing: received - own,
       remotePairs: Math.round((pairs * (received - own)) / Math.max(1, received)),
     }

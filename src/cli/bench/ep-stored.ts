@@ -60,8 +60,9 @@ const DEEPGEMM = [
 ] as const
 
 /**
- * µs that DeepGEMM would take at the rate of the stored shape nearest to `rows` (all experts' together) of the same n and k. An
- * estimate, on its side: no row is counted that pads a segment, and no activation between the products.
+ * µs that DeepGEMM would take at the rate of the stored shape nearest to `rows` (all experts' together, with those that pad segments to
+ * 128 as its contiguous layout asks) of the same n and k. An estimate, on its side where weights of many experts must be read: some
+ * rates are stored for 8 experts only. The activation between the products is not counted.
  */
 export function storedGemmUs(experts: number, rows: number, n: number, k: number): number | undefined {
   const distance = (each: number): number => Math.abs(Math.log(each / (rows / experts)))
