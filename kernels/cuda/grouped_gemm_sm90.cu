@@ -10,7 +10,7 @@
 //
 // Algorithm: persistent blocks of three warpgroups. One thread of the first feeds a ring of 4 stages (x 128×64, W 256×64, 48 KiB, 128-byte
 // swizzle) with bulk tensor copies; the other two multiply 64×256 each with wgmma m64n256k16 and keep one batch in flight, so a stage
-// is given back when the next one's batch has begun. The ring runs on into the next tile during the epilogue. The epilogue
+// is given back when the next one's batch has begun. In a tile of at most 64 rows only one of them multiplies. The ring runs on into the next tile during the epilogue. The epilogue
 // transposes 8-byte pieces inside quads of lanes, so that a lane stores 16 bytes.
 // `_pair`: clusters of two blocks take two row tiles at one column tile; if both have one group, each block loads half of W's box
 // into both (a third less traffic from L2).
@@ -95,6 +95,16 @@ DEVICE void store32(bf16 *row, bool valid, int column, int n, u32 (&w)[4]) {
   if (valid && column < n) *reinterpret_cast<uint4 *>(row + column) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
+/// A warp no longer reads a stage: of its own block, and of its partner's copy.
+template <int CLUSTER> DEVICE void give_back(u32 barrier) {
+  const int lane = lane_id();
+  if (CLUSTER == 2) {
+    if (lane < 2) mbarrier_arrive_at(barrier, lane);
+  } else if (lane == 0) {
+    mbarrier_arrive(barrier);
+  }
+}
+
 template <bool GATED, int CLUSTER>
 DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *out, i64 out_stride, const int4 *tiles,
                          const int *tile_count, int n, int k, int chunk) {
@@ -153,6 +163,16 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
     float acc[128];
     bool more = walk.step(tile);
     while (more) {
+      // A tile of at most 64 rows is the first warpgroup's alone: half the products, and half their power.
+      if (tile.rows <= (warpgroup - 1) * 64) {
+        for (int step = 0; step < steps; step++) {
+          mbarrier_wait(full + 8 * stage, phase);
+          give_back<CLUSTER>(empty + 8 * stage);
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+        more = walk.step(tile);
+        continue;
+      }
       for (int step = 0; step < steps; step++) {
         const u32 at = base + stage * STAGE_BYTES;
         const u64 a = wgmma_descriptor_128B(at + x_half), b = wgmma_descriptor_128B(at + X_BYTES);
@@ -164,12 +184,7 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
         // The batch before this one has ended: its stage is free.
         if (step > 0) {
           wgmma_wait<1>();
-          const int before = stage == 0 ? STAGES - 1 : stage - 1;
-          if (CLUSTER == 2) {
-            if (lane < 2) mbarrier_arrive_at(empty + 8 * before, lane);
-          } else if (lane == 0) {
-            mbarrier_arrive(empty + 8 * before);
-          }
+          give_back<CLUSTER>(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
         }
         if (++stage == STAGES) stage = 0, phase ^= 1;
       }
@@ -177,12 +192,7 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
       Tile following = tile;
       more = walk.step(following);
       wgmma_wait<0>();
-      const int before = stage == 0 ? STAGES - 1 : stage - 1;
-      if (CLUSTER == 2) {
-        if (lane < 2) mbarrier_arrive_at(empty + 8 * before, lane);
-      } else if (lane == 0) {
-        mbarrier_arrive(empty + 8 * before);
-      }
+      give_back<CLUSTER>(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
 
 #pragma unroll
       for (int i = 0; i < 128; i++) wgmma_keep(acc[i]);

@@ -20,12 +20,12 @@ import { storedDeepEp, storedGemmUs } from './ep-stored.js'
 const interOf = (hidden: number): number =>
   hidden === 7168 ? 2048 : hidden === 2048 ? 768 : Math.max(128, hidden >> 2)
 
-/** Kernels of the grouped product and how many row tiles a strip of their walk holds: the fastest pair of them is taken. */
+/** Kernels of the grouped product and how many row tiles a strip of their walk holds: the fastest is taken. */
 const VARIANTS = [
   { variant: 'sm90', strip: 8 },
-  { variant: 'pair', strip: 8 },
+  { variant: 'sm90', strip: 3 },
   { variant: 'sm90', strip: 16 },
-  { variant: 'pair', strip: 16 },
+  { variant: 'pair', strip: 8 },
 ] as const
 
 interface LayerRank {
