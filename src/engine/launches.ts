@@ -64,7 +64,7 @@ export function launchesOf(
   const groups = lendGroups(topology, all, shared)
   const ropeTables = once((_, { device, lender }) => lendRopeTables(all[0]!, lender, device.write))
   const tables = once((ep, { device, lender }) =>
-    placement ? placementTables(placement, ep, lender, device.write) : NO_TABLES,
+    placement ? placementTables(placement, ep, lender, device.write, plan.ownExperts) : NO_TABLES,
   )
   /** Buffers of each rank that schedules, by its attention-DP index. */
   const leaders: Readonly<Record<string, MemorySpan>>[] = []
@@ -105,7 +105,7 @@ export function launchesOf(
       overlap: plan.overlap,
       fakeRouting: plan.fakeRouting,
       configHash: plan.configHash,
-      forcedPadding: peers ? 'SUM_LEN' : forcedPadding(flags),
+      forcedPadding: plan.ownExperts ? 'SUM_LEN' : forcedPadding(flags),
       expertBuffer,
       dispatchRule: dispatchRule(plan, flags),
       trace: traceRecords > 0 ? lendTraceRing(shared, traceRecords) : null,

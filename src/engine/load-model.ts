@@ -64,6 +64,8 @@ export interface ModelPlan {
   readonly weightPlaces: readonly WeightPlace[]
   /** Of all places. */
   readonly weightBytes: number
+  /** Each rank has a stack of its own experts instead of the node's of all; its rows go there by dispatch, without padding. */
+  readonly ownExperts: boolean
   /** Steps are formed before the last one's results are known. */
   readonly overlap: boolean
   /** Batch sizes that decode steps are captured for, ascending; none without graphs. */
@@ -102,6 +104,8 @@ export interface PlanOptions {
   readonly overlap?: boolean
   /** Decode steps padded as for captured graphs, but launched kernel by kernel: the reference of the captured ones. */
   readonly uncaptured?: boolean
+  /** Every rank with a stack of its own experts, as on GPUs, also where a node's one stack would do: what the CPU shows about it. */
+  readonly ownExperts?: boolean
 }
 
 /** Reads the config and builds the programs. Used by the engine and by `explain`. */
@@ -120,9 +124,9 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
-  const variants = variantsOf(flags, parallel.sizes, placement !== null, accelerator !== undefined)
   // Ranks with memory of their own hold their own experts only.
-  const ownExperts = accelerator !== undefined && parallel.sizes.tp > 1
+  const ownExperts = parallel.sizes.tp > 1 && (options.ownExperts ?? accelerator !== undefined)
+  const variants = variantsOf(flags, parallel.sizes, placement !== null, ownExperts)
   const wiring = {
     spec,
     flags,
@@ -191,6 +195,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     expertBuffer,
     weightPlaces,
     weightBytes,
+    ownExperts,
     overlap,
     graphBatches,
     fakeRouting,
@@ -288,7 +293,7 @@ function expertBufferOf(
   const moe = spec.layers.find(l => l.ffn.kind === 'moe')?.ffn
   if (flags.moeA2aBackend === 'none' || placement === null || moe?.kind !== 'moe') return null
   return expertBufferConfig(flags, {
-    // On a GPU rows travel as they are computed.
+    // Rows travel as they are computed.
     ...(ownExperts ? { wire: activation, results: 2 as const } : {}),
     hidden: spec.hiddenSize,
     topK: moe.router.topK,

@@ -9,12 +9,14 @@ import type { IdTables } from '../program/index.js'
  * Tables of one expert-parallel rank: `held.L` [physical] and `local.L` [own slots] give rows of the stack, -1 = not here;
  * `replicas.L` [logical, 1 + most replicas] gives a count and physical experts.
  * @param write puts bytes into lent memory
+ * @param ownExperts the stack is the rank's own and has a row for each of its slots
  */
 export function placementTables(
   placement: Placement,
   epRank: number,
   lender: MemoryLender,
   write: (span: MemorySpan, bytes: Uint8Array) => void,
+  ownExperts = false,
 ): IdTables {
   const { layers, logical, physical, cluster, maxReplicas } = placement
   const before = cluster.slotsPerGpu.slice(0, epRank).reduce((a, b) => a + b, 0)
@@ -31,7 +33,10 @@ export function placementTables(
     const held = new Int32Array(physical).fill(-1)
     for (let p = before; p < before + slots; p++) held[p] = placement.physicalToLogical[layer * physical + p]!
     put(`held.${layer}`, held, 1, `held experts of layer ${layer}`)
-    put(`local.${layer}`, held.slice(before, before + slots), 1, `own experts of layer ${layer}`)
+    const local = ownExperts
+      ? Int32Array.from({ length: slots }, (_, slot) => slot)
+      : held.slice(before, before + slots)
+    put(`local.${layer}`, local, 1, `own experts of layer ${layer}`)
 
     const width = 1 + maxReplicas
     const rows = new Int32Array(logical * width)

@@ -5,16 +5,16 @@ import type { ParallelSizes } from '../parallel/index.js'
 import type { StepPlan } from '../scheduler/index.js'
 
 /**
- * In a fixed order: the index names a rank's program. Over one DP rank both paddings are the same program; ranks on GPUs gather
- * nothing, so they pad nothing.
+ * In a fixed order: the index names a rank's program. Over one DP rank both paddings are the same program; ranks with their own
+ * experts gather nothing, so they pad nothing.
  */
 export function variantsOf(
   flags: EngineFlags,
   sizes: ParallelSizes,
   hasExperts: boolean,
-  onAccelerator = false,
+  ownExperts = false,
 ): ProgramVariant[] {
-  const both = onAccelerator ? (['SUM_LEN'] as const) : (['MAX_LEN', 'SUM_LEN'] as const)
+  const both = ownExperts ? (['SUM_LEN'] as const) : (['MAX_LEN', 'SUM_LEN'] as const)
   const paddings = sizes.attnDp === 1 ? (['MAX_LEN'] as const) : both
   const dispatches = dispatchesOf(flags, hasExperts)
   return dispatches.flatMap(dispatch => paddings.map(padding => ({ padding, dispatch })))
