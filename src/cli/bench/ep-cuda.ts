@@ -217,7 +217,14 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
       const stored = storedDeepEp('lowLatency', shape)
       const dispatched = wire === 'fp8' ? stored?.lowLatencyDispatchFp8 : stored?.lowLatencyDispatchBf16
       if (reduce === 'sender')
-        yield figure(`low-latency dispatch ${wire}`, name, 0, thereUs!, crossing * rowBytes, deepEp('V1', dispatched))
+        yield figure(
+          `low-latency dispatch ${wire}`,
+          name,
+          0,
+          thereUs!,
+          crossing * rowBytes,
+          deepEp('V1 or V2, the faster', dispatched),
+        )
       const backBytes = (reduce === 'sender' ? crossing : crossingChoices(data.ids, config)) * shape.hidden * 2
       yield figure(
         `low-latency combine, ${reduce}`,
@@ -225,7 +232,7 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
         0,
         backUs!,
         backBytes,
-        deepEp('V1', stored?.lowLatencyCombine),
+        deepEp('V1 or V2, the faster', stored?.lowLatencyCombine),
       )
       const what = `low-latency pair ${wire}, ${reduce}, in a graph`
       const them = wire === 'fp8' ? stored?.lowLatencyPairFp8 : undefined
