@@ -12,7 +12,7 @@
 // 5. ep_combine_*: each member tells that its partial rows are there; then a warp a token adds the members' rows, ascending, in f32,
 //    straight from peer memory. With `y` the own member's part is made from its expert rows and never stored.
 // Shapes: rows of any size that is a multiple of 16 bytes; up to 32 members; top-k up to 32.
-// Versions and times: docs/performance-cuda.md.
+// Versions and times: docs/performance-ep-gpu.md.
 #include "ep.cuh"
 
 using namespace ep;
