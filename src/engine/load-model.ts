@@ -161,7 +161,8 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const wanted = options.overlap ?? (accelerator !== undefined && !flags.disableOverlapSchedule)
   const overlap = wanted && (placement?.maxReplicas ?? 1) === 1
   const fakeRouting = flags.epDispatchAlgorithm === 'fake'
-  if (fakeRouting && topology.sizes.ep > 1) refuseFakeRouting()
+  // Ranks on GPUs route a row only where it lives.
+  if (fakeRouting && topology.sizes.ep > 1 && !accelerator) refuseFakeRouting()
   const graphBatches = accelerator ? graphBatchesOf(flags) : []
   const agreed = JSON.stringify({
     spec,

@@ -102,3 +102,7 @@ it('rows travel as they are computed', () => {
     lowLatency: { dispatchWire: 'bf16', combineWire: 'bf16', reduce: 'sender' },
   })
 })
+
+it('experts may be drawn instead of chosen: a row is routed where it lives, and nowhere else', () => {
+  expect(plan('qwen3_moe', [0, 1], { epDispatchAlgorithm: 'fake' }).fakeRouting).toBe(true)
+})
