@@ -108,22 +108,6 @@ DEVICE u64 policy_evict_last() {
   return policy;
 }
 
-/// As ld_stream16, with a cache policy.
-DEVICE uint4 ld_stream16(const void *p, u64 policy) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p), "l"(policy));
-  return v;
-}
-
-/// Asks for `bytes` bytes (a multiple of 16, as the address) to be in the L2 cache; nobody waits for them. Before sm_90: nothing.
-DEVICE void prefetch_l2(const void *p, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-#endif
-}
-
 /// True when rows that begin at p and lie `stride` elements apart are 16-byte aligned.
 template <class T> DEVICE bool aligned16(const T *p, i64 stride) {
   return ((u64)p & 15) == 0 && ((u64)(stride * (i64)sizeof(T)) & 15) == 0;

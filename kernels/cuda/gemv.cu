@@ -13,10 +13,9 @@
 // Weights are asked for before the kernel waits for the one before it (programmatic dependent launch), since nothing writes them. The
 // experts' second product needs the ids for that: they were written before the first product's own wait ended, and it allows the second to
 // start only then.
-// A product whose matrix is small may ask for the weights of a later kernel meanwhile (`later`): while the router chooses, nobody knows which
-// experts will be read, and the memory has nothing else to do. Experts are read with a policy that lets those weights stay in the L2 cache.
 //
-// Versions and times: docs/performance-cuda.md.
+// Versions and times: docs/performance-cuda.md. Tried and slower (H200, one row): sending the next layer's first weights to the L2 cache while
+// the router chooses (a layer without attention 45.4 us against 43.7).
 #include "elements.cuh"
 
 namespace {
@@ -24,19 +23,17 @@ namespace {
 /// Warps of a block, elements of a chunk of k (8 a lane).
 constexpr int WARPS = 4, CHUNK = 256;
 
-/// Two rows of W over [from, to) of k, AHEAD chunks of each asked for before they are used. ONCE: what is read leaves the L2 cache before
-/// anything else does.
-template <bool ONCE, int AHEAD = 4> struct Pair {
+/// Two rows of W over [from, to) of k, AHEAD chunks of each asked for before they are used.
+template <int AHEAD = 4> struct Pair {
   const bf16 *first, *second;
-  u64 policy;
   uint4 raw[AHEAD][2];
   int from, to;
 
   DEVICE void load(int j, int c) {
     raw[j][0] = raw[j][1] = make_uint4(0, 0, 0, 0);
     if (c < to) {
-      raw[j][0] = ONCE ? ld_stream16(first + c, policy) : ld_stream16(first + c);
-      raw[j][1] = ONCE ? ld_stream16(second + c, policy) : ld_stream16(second + c);
+      raw[j][0] = ld_stream16(first + c);
+      raw[j][1] = ld_stream16(second + c);
     }
   }
 
@@ -44,7 +41,6 @@ template <bool ONCE, int AHEAD = 4> struct Pair {
   DEVICE void start(const bf16 *a, const bf16 *b, int k, int part, int split, bool valid) {
     const int share = ceil_div(ceil_div(k, CHUNK), split) * CHUNK;
     first = a, second = b;
-    if (ONCE) policy = policy_evict_first();
     from = part * share;
     to = valid ? min2(from + share, k) : 0;
 #pragma unroll
@@ -54,7 +50,7 @@ template <bool ONCE, int AHEAD = 4> struct Pair {
   /// This lane's part of the products with R rows of x.
   template <int R> DEVICE void finish(float (&sum)[2][R], const bf16 *const (&x)[R]) {
     // Chunks of x in registers at a time.
-    constexpr int GROUP = R == 1 ? AHEAD : R == 2 ? 2 : 1;
+    constexpr int GROUP = R <= 2 ? AHEAD : 2;
     for (int at = from + lane_id() * 8; at < to; at += AHEAD * CHUNK) {
 #pragma unroll
       for (int g = 0; g < AHEAD; g += GROUP) {
@@ -92,26 +88,17 @@ template <bool ONCE, int AHEAD = 4> struct Pair {
   }
 };
 
-/// This warp's share of memory that a later kernel reads goes to the L2 cache.
-DEVICE void ask_for(const u8 *later, i64 bytes) {
-  constexpr int PIECE = 4096;
-  const int warps = gridDim.x * gridDim.y * gridDim.z * WARPS;
-  const int mine = ((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * WARPS + warp_id();
-  for (i64 at = (i64)mine * PIECE; at < bytes; at += (i64)warps * PIECE) prefetch_l2(later + at, (u32)min2((i64)PIECE, bytes - at));
-}
-
 // grid (ceil(n / 2 / (WARPS / split)), heads, ceil(rows / R)), 128 threads; split 1, 2 or 4.
 template <int R, class Out>
 DEVICE void dense(Out *out, const bf16 *x, const bf16 *w, const float *bias, int rows, int n, int k, int split, int accumulate,
-                  i64 out_stride, i64 x_stride, i64 out_head_stride, i64 x_head_stride, i64 w_head_stride, const u8 *later, i64 later_bytes) {
+                  i64 out_stride, i64 x_stride, i64 out_head_stride, i64 x_head_stride, i64 w_head_stride) {
   BLOCK_SHARED(float, parts, WARPS * 2 * R);
   allow_dependents();
   const int pairs = WARPS / split, head = blockIdx.y, first_row = blockIdx.z * R;
   const int column = (blockIdx.x * pairs + warp_id() / split) * 2;
   w += head * w_head_stride;
-  Pair<false> pair;
+  Pair<> pair;
   pair.start(w + (i64)min2(column, n - 1) * k, w + (i64)min2(column + 1, n - 1) * k, k, warp_id() % split, split, column < n);
-  if (later_bytes > 0 && lane_id() == 0) ask_for(later, later_bytes);
   wait_for_predecessors();
   const bf16 *at[R];
 #pragma unroll
@@ -147,17 +134,17 @@ DEVICE int expert_of(const int *ids, int experts) {
   extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                              \
   gemv_dense_##R##_##NAME(OUT *out, const bf16 *x, const bf16 *w, const float *bias, int rows, int n, int k, int split,         \
                           int accumulate, i64 out_stride, i64 x_stride, i64 out_head_stride, i64 x_head_stride,                 \
-                          i64 w_head_stride, const u8 *later, i64 later_bytes) {                                                \
+                          i64 w_head_stride) {                                                                                  \
     dense<R, OUT>(out, x, w, bias, rows, n, k, split, accumulate, out_stride, x_stride, out_head_stride, x_head_stride,         \
-                  w_head_stride, later, later_bytes);                                                                           \
+                  w_head_stride);                                                                                               \
   }
 
 DENSE(1, bf16, bf16, 8)
 DENSE(1, f32, float, 8)
-DENSE(2, bf16, bf16, 6)
-DENSE(2, f32, float, 6)
-DENSE(4, bf16, bf16, 5)
-DENSE(4, f32, float, 5)
+DENSE(2, bf16, bf16, 5)
+DENSE(2, f32, float, 5)
+DENSE(4, bf16, bf16, 3)
+DENSE(4, f32, float, 3)
 
 // grid (ceil(n / (WARPS / split)), slots), 128 threads. inner bf16 [slots, n].
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 7)
@@ -175,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 7)
     return;
   }
   const bf16 *gate = w + e * w_stride + (i64)min2(column, n - 1) * k;
-  Pair<true> pair;
+  Pair<> pair;
   pair.start(gate, gate + (i64)n * k, k, warp_id() % split, split, column < n);
   const bf16 *at[1] = {x + token * x_stride};
   float sum[2][1] = {};
@@ -209,7 +196,7 @@ DEVICE void down(Out *out, i64 out_stride, const bf16 *inner, const int *ids, in
   for (int choice = warp_id(); choice < top_k; choice += DOWN_WARPS) {
     const int e = expert_of(ids + choice, experts);
     const bf16 *row = w + (i64)max2(e, 0) * w_stride + (i64)column * k;
-    Pair<true, 3> pair; // rows of experts are short: 768 of k are three chunks
+    Pair<3> pair; // rows of experts are short: 768 of k are three chunks
     pair.start(row, row + second, k, 0, 1, e >= 0);
     if (!waited) wait_for_predecessors();
     waited = true;

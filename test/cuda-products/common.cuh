@@ -65,15 +65,6 @@ inline uint4 ld_stream16(const void *p) {
   aligned16(p);
   return *static_cast<const uint4 *>(p);
 }
-inline u64 policy_evict_first() { return 0; }
-inline uint4 ld_stream16(const void *p, u64) { return ld_stream16(p); }
-// What was asked for, in bytes; nothing is read.
-inline u64 prefetched = 0;
-inline void prefetch_l2(const void *p, u32 bytes) {
-  aligned16(p);
-  if (bytes % 16) machine::fail("a prefetch of no multiple of 16 bytes");
-  prefetched += bytes;
-}
 inline void unpack16(uint4 raw, float (&x)[8], const bf16 *) {
   const u32 words[4] = {raw.x, raw.y, raw.z, raw.w};
   for (int i = 0; i < 8; i++) x[i] = __uint_as_float(i % 2 ? words[i / 2] & 0xffff0000u : words[i / 2] << 16);
@@ -283,6 +274,7 @@ inline void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
     arrived(barrierAt(barrier), 0, -(long)bytes);
   });
 }
+inline u64 policy_evict_first() { return 0; }
 inline void bulk_load_hint(u32 to, const void *from, u32 bytes, u32 barrier, u64) { bulk_load(to, from, bytes, barrier); }
 inline void tma_prefetch_map(const TensorMap *) {}
 // A box of rows of 64 bf16 with 128-byte swizzle: bits 4 to 6 of the address are flipped by bits 7 to 9. Outside: zeros.

@@ -31,9 +31,9 @@ describe('rows of one matrix and of heads', () => {
     const added = gpu.address(gpu.put(Float32Array.from(before)))
     const spec = { x: { address: x.address, stride: x.stride, headStride: k }, weight }
     const out = (address: number, dtype: 'bf16' | 'f32') => ({ address, stride, headStride: n, dtype })
-    bindGemv(gpu.kernels, { ...spec, out: out(plain, 'bf16') }).run(rows)
+    bindGemv(gpu.kernels, { ...spec, out: out(plain, 'bf16') })(rows)
     const biasAt = gpu.address(gpu.put(Float32Array.from(bias)))
-    bindGemv(gpu.kernels, { ...spec, out: out(added, 'f32'), bias: biasAt, accumulate: true }).run(rows)
+    bindGemv(gpu.kernels, { ...spec, out: out(added, 'f32'), bias: biasAt, accumulate: true })(rows)
     const a = gpu.read(new Uint16Array(rows * stride), plain)
     const b = gpu.read(new Float32Array(rows * stride), added)
     for (let r = 0; r < rows; r++)
@@ -63,7 +63,7 @@ describe('rows of one matrix and of heads', () => {
         x: { address: x.address + first * k * 2, stride: k },
         weight,
         out: { address: to, stride: n, dtype: 'bf16' },
-      }).run(count)
+      })(count)
     run(0, out, rows)
     for (const [first, count] of [
       [0, 1],
@@ -88,7 +88,7 @@ describe('rows of one matrix and of heads', () => {
           x: { address: places[i - 1]!, stride: n },
           weight,
           out: { address: places[i]!, stride: n, dtype: 'bf16' },
-        }).run(1)
+        })(1)
         if (wait) gpu.kernels.stream.synchronize()
       }
     }

@@ -206,11 +206,7 @@ function* dense(b: BenchDevice): Iterable<KernelFigure> {
             out: { address: out, stride: n, dtype: 'bf16' },
           }),
         )
-        const queues = gemv.map(
-          ({ run }) =>
-            () =>
-              run(rows),
-        )
+        const queues = gemv.map(run => () => run(rows))
         yield figure('gemv', shape, b.timeInGraph(queues), sizes, check(b, { ...result, tileCount }))
       }
       const blas = weights.map(weight =>

@@ -1,8 +1,7 @@
 // The products of a decode step's layers one after another, as the engine queues them: qkv, o, norm, the router's logits, choice, experts,
-// norm. No attention. Shows what launches that overlap and weights that are asked for early are worth.
+// norm. No attention. Shows what launches that overlap are worth.
 import type { Operand, ParameterVector } from '../../ops.js'
 import { cudaOps } from '../cuda-ops.js'
-import { readAheadOf } from '../ops/read-ahead.js'
 import { type BenchDevice, figure, type KernelBench, type KernelFigure } from './bench.js'
 
 const [HIDDEN, QKV, ATTENTION, INTER, EXPERTS, TOP_K] = [2048, 5120, 4096, 768, 128, 8]
@@ -36,37 +35,38 @@ function* layers(b: BenchDevice): Iterable<KernelFigure> {
     const touched = EXPERTS * (1 - (1 - TOP_K / EXPERTS) ** rows)
     const bytes = 2 * HIDDEN * (QKV + ATTENTION + EXPERTS + touched * 3 * INTER)
     const flop = 2 * rows * HIDDEN * (QKV + ATTENTION + EXPERTS + TOP_K * 3 * INTER)
-    for (const enabled of [true, false]) {
-      readAheadOf(b.kernels).enabled = enabled
-      const ops = cudaOps(b.kernels)
-      const norm = ops.addRmsNorm({ out: x, residual, x: moved, weight, width: HIDDEN, eps: 1e-6 })
-      const queues = made.map(layer => {
-        const kernels = [
-          ops.linear({ out: qkv, x, weight: layer.qkv }),
-          ops.linear({ out: moved, x: attention, weight: layer.o }),
-          norm,
-          ops.linear({ out: logits, x, weight: layer.router }),
-          ops.router({
-            ...{ ids, weights, logits },
-            spec: {
-              ...{ experts: EXPERTS, topK: TOP_K, scoring: 'softmax', groups: 1, topGroups: 1 },
-              ...{ groupScore: 'max', normalize: true, scale: 1 },
-            },
-          }),
-          ops.experts({
-            ...{ out: moved, x, ids, weights, topK: TOP_K, scratch },
-            ...{ gateUp: layer.gateUp, down: layer.down, activation: { kind: 'silu' } },
-          }),
-          norm,
-        ]
-        return () => {
-          for (const kernel of kernels) kernel(rows)
-        }
-      })
-      const name = enabled ? 'layer without attention' : 'layer without attention, nothing read ahead'
-      yield figure(name, `${rows} rows, ${touched.toFixed(1)} experts`, b.timeInGraph(queues), { bytes, flop }, null)
-    }
-    readAheadOf(b.kernels).enabled = true
+    const ops = cudaOps(b.kernels)
+    const norm = ops.addRmsNorm({ out: x, residual, x: moved, weight, width: HIDDEN, eps: 1e-6 })
+    const queues = made.map(layer => {
+      const kernels = [
+        ops.linear({ out: qkv, x, weight: layer.qkv }),
+        ops.linear({ out: moved, x: attention, weight: layer.o }),
+        norm,
+        ops.linear({ out: logits, x, weight: layer.router }),
+        ops.router({
+          ...{ ids, weights, logits },
+          spec: {
+            ...{ experts: EXPERTS, topK: TOP_K, scoring: 'softmax', groups: 1, topGroups: 1 },
+            ...{ groupScore: 'max', normalize: true, scale: 1 },
+          },
+        }),
+        ops.experts({
+          ...{ out: moved, x, ids, weights, topK: TOP_K, scratch },
+          ...{ gateUp: layer.gateUp, down: layer.down, activation: { kind: 'silu' } },
+        }),
+        norm,
+      ]
+      return () => {
+        for (const kernel of kernels) kernel(rows)
+      }
+    })
+    yield figure(
+      'layer without attention',
+      `${rows} rows, ${touched.toFixed(1)} experts`,
+      b.timeInGraph(queues),
+      { bytes, flop },
+      null,
+    )
     b.release()
   }
 }

@@ -12,8 +12,8 @@ const AHEAD = 1024
 const DOWN_THREADS = 256
 const MOST_CHOICES = 32
 const MOST_GRID_Y = 65535
-/** Arguments of gemv_dense that are set later. */
-const [ROWS_AT, LATER_AT] = [4, 14]
+/** The argument of gemv_dense that is set for each launch. */
+const ROWS_AT = 4
 
 export type GemvSplit = 1 | 2 | 4
 
@@ -54,17 +54,8 @@ export function refusesGemv({ x, weight }: Pick<GemvSpec, 'x' | 'weight'>): stri
   return undefined
 }
 
-/** Up to this many rows a product asks for later weights: the experts of more would drive them out of the cache again. */
-const READ_AHEAD_ROWS = 2
-
-export interface GemvKernel {
-  /** Any number of rows is right; the weights are read once for every GEMV_ROWS of them. */
-  readonly run: Kernel
-  /** From now on a run of few rows also asks for this memory, 16-byte aligned, to be in the L2 cache. */
-  readonly readAhead: (address: number, bytes: number) => void
-}
-
-export function bindGemv(d: CudaKernels, { x, weight, out, bias = 0, accumulate = false }: GemvSpec): GemvKernel {
+/** Any number of rows is right; the weights are read once for every GEMV_ROWS of them. */
+export function bindGemv(d: CudaKernels, { x, weight, out, bias = 0, accumulate = false }: GemvSpec): Kernel {
   const { n, k, count } = weight
   const split = gemvSplit(n * count, k, d.properties.sms)
   const bind = (rows: 1 | 2 | 4) =>
@@ -73,30 +64,22 @@ export function bindGemv(d: CudaKernels, { x, weight, out, bias = 0, accumulate 
       .bind(
         [
           ...(['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32', 'i32', 'i32'] as const),
-          ...(['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64'] as const),
+          ...(['u64', 'u64', 'u64', 'u64', 'u64'] as const),
         ],
         [
           ...[out.address, x.address, d.addressOf(weight.span), bias, 0, n, k, split, accumulate ? 1 : 0],
-          ...[out.stride, x.stride, out.headStride ?? 0, x.headStride ?? 0, weight.strideBytes / 2, 0, 0],
+          ...[out.stride, x.stride, out.headStride ?? 0, x.headStride ?? 0, weight.strideBytes / 2],
         ],
         { programmatic: true },
       )
   const args = { 1: bind(1), 2: bind(2), 4: bind(4) }
   const columns = Math.ceil(n / ((2 * WARPS) / split))
-  const run: Kernel = rows => {
+  return rows => {
     if (rows === 0) return
     const together = rows === 1 ? 1 : rows === 2 ? 2 : 4
     args[together].set(ROWS_AT, rows)
     args[together].launch([columns, count, Math.ceil(rows / together)], THREADS)
   }
-  const readAhead = (address: number, bytes: number): void => {
-    for (const together of [1, 2, 4] as const) {
-      if (together > READ_AHEAD_ROWS) continue
-      args[together].set(LATER_AT, address)
-      args[together].set(LATER_AT + 1, bytes)
-    }
-  }
-  return { run, readAhead }
 }
 
 export interface GemvExpertsSpec {

@@ -5,13 +5,12 @@ import type { Kernel, Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import { bindGemv, GEMV_ROWS, refusesGemv } from './gemv.js'
 import { ceilDiv, field, kernelOf, matrixAddress, vectorAddress } from './operands.js'
-import { boundProduct } from './read-ahead.js'
 
 /**
- * Up to this many rows are taken by warps: small matrices cost a launch whoever multiplies, and large ones the library reads as
- * fast as the memory gives, with less work for each row. Pure.
+ * Up to this many rows are taken by warps. Small matrices cost a launch whoever multiplies; of others the library's tiles read as
+ * fast from three rows on, with less work for each row. Pure.
  */
-export const gemvRowsOf = (n: number, k: number): number => (n * k <= 1 << 20 ? 32 : n * k <= 1 << 26 ? 4 : 2)
+export const gemvRowsOf = (n: number, k: number): number => (n * k <= 1 << 20 ? 32 : 2)
 
 const BIAS_ROWS = 32
 const BIAS_THREADS = 256
@@ -45,10 +44,9 @@ export function fastLinear(d: CudaKernels, a: Parameters<Ops['linear']>[0]): Ker
     bias: biasAt,
   }
   const gemv = refusesGemv(spec) === undefined ? bindGemv(d, spec) : undefined
-  if (gemv) boundProduct(d, { n, k, address: matrixAddress(d, weight) }, gemv.readAhead)
   const most = gemvRowsOf(n, k)
   return kernelOf([o, i], rows => {
-    if (gemv && rows <= most) return gemv.run(rows)
+    if (gemv && rows <= most) return gemv(rows)
     library(rows)
     if (!add) return
     add.set(3, rows)
@@ -81,5 +79,5 @@ export function fastHeadLinear(d: CudaKernels, a: Parameters<Ops['headLinear']>[
     out: { address: o.address, dtype: o.type, stride: o.stride },
     batch: { count, x: xHeadStride, weight: strideBytes / 2, out: outHeadStride },
   })
-  return kernelOf([o, i], rows => (rows <= GEMV_ROWS ? gemv.run(rows) : library(rows)))
+  return kernelOf([o, i], rows => (rows <= GEMV_ROWS ? gemv(rows) : library(rows)))
 }
