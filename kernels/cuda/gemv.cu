@@ -99,7 +99,8 @@ DEVICE void dense(Out *out, const bf16 *x, const bf16 *w, const float *bias, int
   w += head * w_head_stride;
   Pair<> pair;
   pair.start(w + (i64)min2(column, n - 1) * k, w + (i64)min2(column + 1, n - 1) * k, k, warp_id() % split, split, column < n);
-  wait_for_predecessors();
+  // Always so; without a branch the assembler (CUDA 13.0) moves the wait before the loads, which then begin when it ends.
+  if (split > 0) wait_for_predecessors();
   const bf16 *at[R];
 #pragma unroll
   for (int r = 0; r < R; r++) at[r] = x + (i64)min2(first_row + r, rows - 1) * x_stride + head * x_head_stride;
