@@ -7,9 +7,9 @@
 //   Then every block waits for the ids alone and the blocks share out the lists (slots of each expert in slot order, counts, ranges of
 //   sources), while rows are still on their way; a slot's block unpacks its words and waits for its row.
 // ep_back_*: combine. A received slot is an item, cut into `parts`, peers' slots first: Σ over choices, ascending, of weight · expert row
-//   (reduce 'sender'), or rows as they are ('partials', or one a choice: 'origin'), straight to the origin, then a flag of that part.
-//   Then a part of a token of this rank is an item: its warps wait for that part of its rows and add them: members ascending, or
-//   choices with weights. Nothing in either half is shared between warps but the flag's order.
+//   (reduce 'sender'), or rows as they are ('partials', or one a choice: 'origin'), straight to the origin, then a flag of that part by a
+//   warp that has nothing else to do. Then a part of a token of this rank is an item: its warps read what the own experts made of it, wait
+//   for that part of the others' rows and add all: members ascending, or choices with weights.
 // `phases`: 1 sends, 2 receives, 3 both in one launch.
 // A slot is written again two results later: a member sends only when the destination has read its slots (SLOT_DONE), told long before.
 // Launches may be programmatic: what is read before wait_for_predecessors is the group's record, written by the host.
@@ -408,34 +408,58 @@ namespace {
 /// What comes back: sums of weighted expert rows, rows by slot that are summed already, or one row a choice.
 enum Back { EXPERTS_SUMMED = 0, PARTIAL_ROWS = 1, EVERY_CHOICE = 2 };
 
-/// Σ of rows with weights, columns [begin, end) of this warp's block. Lane i of `mask` holds row i and its weight; lanes ascending.
-template <class In, class Out>
-DEVICE void sum_rows(u32 mask, const char *row, float weight, Out *to, int begin, int end, bool peers) {
-  constexpr int N = Vec<In>::N, AT_ONCE = 8;
-  const int rounded = begin + (end - begin + N * 32 - 1) / (N * 32) * (N * 32);
-  for (int c = begin + (int)threadIdx.x * N; c < rounded; c += (int)blockDim.x * N) {
-    float sum[N] = {};
-    u32 left = mask;
-    while (left) {
-      uint4 v[AT_ONCE];
-      u32 coming = left;
+/// Adds 16 bytes from column c of rows: lane i of `mask` holds row i and its weight; lanes ascending. All lanes of the warp call it.
+template <int AT_ONCE, class In, int N> DEVICE void add_rows(float (&sum)[N], u32 mask, const char *row, float weight, int c, bool valid, bool peers) {
+  while (mask) {
+    uint4 v[AT_ONCE];
+    u32 coming = mask;
 #pragma unroll
-      for (int j = 0; j < AT_ONCE; j++) {
-        if (!left) break;
-        const char *at = reinterpret_cast<const char *>(__shfl_sync(0xffffffffu, reinterpret_cast<u64>(row), __ffs(left) - 1));
-        left &= left - 1;
-        if (c < end) v[j] = peers ? ld_peer(at + c * sizeof(In)) : ld_stream16(at + c * sizeof(In));
-      }
-#pragma unroll
-      for (int j = 0; j < AT_ONCE; j++) {
-        if (!coming) break;
-        const float w = __shfl_sync(0xffffffffu, weight, __ffs(coming) - 1);
-        coming &= coming - 1;
-        if (c < end) add_weighted(sum, v[j], w, (const In *)nullptr);
-      }
+    for (int j = 0; j < AT_ONCE; j++) {
+      if (!mask) break;
+      const char *at = reinterpret_cast<const char *>(__shfl_sync(0xffffffffu, reinterpret_cast<u64>(row), __ffs(mask) - 1));
+      mask &= mask - 1;
+      if (valid) v[j] = peers ? ld_peer(at + c * sizeof(In)) : ld_stream16(at + c * sizeof(In));
     }
-    if (c < end) store_sum(to + c, sum);
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      if (!coming) break;
+      const float w = __shfl_sync(0xffffffffu, weight, __ffs(coming) - 1);
+      coming &= coming - 1;
+      if (valid) add_weighted(sum, v[j], w, (const In *)nullptr);
+    }
   }
+}
+
+/// Columns that a block walks through, 16 bytes of T a thread, whole warps at a time.
+template <class T> struct Columns {
+  static constexpr int N = Vec<T>::N;
+  int begin, end;
+  DEVICE int first() const { return begin + (int)threadIdx.x * N; }
+  DEVICE int step() const { return (int)blockDim.x * N; }
+  DEVICE int stop() const { return begin + (end - begin + N * 32 - 1) / (N * 32) * (N * 32); }
+};
+
+/// What a number becomes on its way.
+template <class W> DEVICE float as_sent(float x) {
+  if constexpr (sizeof(W) == 2) return to_float(to_bf16(x));
+  else return x;
+}
+
+/// Rows of experts that a slot's choices took: lane k holds choice k's row, -1 where it has none here, and its weight.
+struct TakenRows {
+  int row;
+  float weight;
+};
+DEVICE TakenRows choices_of(const int *row_of_slot, const float *weights, int kind, int slot, int top_k, int choice) {
+  TakenRows found{-1, 1.0f};
+  const int lane = lane_id();
+  if (kind == PARTIAL_ROWS) {
+    if (lane == 0) found.row = slot;
+  } else if (lane < top_k && (kind == EXPERTS_SUMMED || choice < 0 || lane == choice)) {
+    found.row = row_of_slot[slot * top_k + lane];
+    if (kind == EXPERTS_SUMMED) found.weight = weights[slot * top_k + lane];
+  }
+  return found;
 }
 
 /// Y: the experts' rows, W: rows on their way, Out: what comes of them. Rows are cut into `parts` of columns.
@@ -456,36 +480,40 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
   const u32 epoch = now[0];
   const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, slots = (int)g->slots;
   const int span = ((width + parts - 1) / parts + 7) / 8 * 8;
+  const int *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity);
+  const float *slot_weights = mine<float>(g, SLOT_WEIGHTS, parity);
+  // The own rank's rows go no way at all when its sums are made in this launch; between two launches `y` may change.
+  const bool direct = sizeof(Y) == sizeof(W) && phases == (SEND | RECEIVE);
   if (phases & SEND) {
-    const int *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity), *tokens = mine<int>(g, SLOT_TOKENS, parity);
-    const float *slot_weights = mine<float>(g, SLOT_WEIGHTS, parity);
-    const int per_slot = parts * (kind == EVERY_CHOICE ? top_k : 1), items = size * slots * per_slot;
+    const int *tokens = mine<int>(g, SLOT_TOKENS, parity);
+    const int per_slot = parts * (kind == EVERY_CHOICE ? top_k : 1), items = (direct ? size - 1 : size) * slots * per_slot;
+    // The last warp raises flags: it may have no columns, and the others need not wait for its fence.
+    const bool raises = tid == (int)blockDim.x - 32;
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
       const int i = item / per_slot, within = item - i * per_slot, part = within % parts, choice = within / parts;
       const int turn = i / slots, s = (me + 1 + turn) % size, slot = s * slots + (i - turn * slots);
       // All warps look, so that none waits for another.
       const int token = tokens[slot];
-      int row = -1;
-      float weight = 1.0f;
-      if (kind == PARTIAL_ROWS) {
-        row = lane == 0 ? slot : -1;
-      } else if (lane < top_k && (kind == EXPERTS_SUMMED || lane == choice)) {
-        row = row_of_slot[slot * top_k + lane];
-        if (kind == EXPERTS_SUMMED) weight = slot_weights[slot * top_k + lane];
-      }
-      const u32 mask = __ballot_sync(0xffffffffu, token >= 0 && row >= 0);
+      const TakenRows from = choices_of(row_of_slot, slot_weights, kind, slot, top_k, choice);
+      const u32 mask = __ballot_sync(0xffffffffu, token >= 0 && from.row >= 0);
       if (mask == 0) continue;
       const int place = (kind == EVERY_CHOICE ? choice : me) * slots + token;
-      sum_rows<Y, W>(mask, reinterpret_cast<const char *>(y + (i64)row * y_stride), weight,
-                     reinterpret_cast<W *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride), part * span, min2(width, (part + 1) * span), false);
+      const char *row = reinterpret_cast<const char *>(y + (i64)from.row * y_stride);
+      W *to = reinterpret_cast<W *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride);
+      const Columns<Y> columns{part * span, min2(width, (part + 1) * span)};
+      for (int c = columns.first(); c < columns.stop(); c += columns.step()) {
+        float sum[Vec<Y>::N] = {};
+        add_rows<8, Y>(sum, mask, row, from.weight, c, c < columns.end, false);
+        if (c < columns.end) store_sum(to + c, sum);
+      }
       __syncthreads();
-      if (tid == 0) {
+      if (raises) {
         fence_sys();
         st_relaxed_sys(at<u32>(g, s, BACK_FLAGS, parity) + place * parts + part, epoch);
       }
     }
-    // Slots have been read: their sources may fill them again. What this block read was read before its last fence.
-    if (tid == 0 && atomicAdd(state(g, SENT_COUNTER), 1u) == gridDim.x - 1) {
+    // Slots have been read: their sources may fill them again. What this block read for them was read before its last fence.
+    if (raises && atomicAdd(state(g, SENT_COUNTER), 1u) == gridDim.x - 1) {
       *state(g, SENT_COUNTER) = 0;
       fence_sys();
       for (int m = 0; m < size; m++)
@@ -497,6 +525,8 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
     const u32 *flags = mine<u32>(g, BACK_FLAGS, parity);
     for (int item = blockIdx.x; item < own.tokens * parts; item += gridDim.x) {
       const int t = item / parts, part = item - t * parts;
+      const Columns<W> columns{part * span, min2(width, (part + 1) * span)};
+      if (columns.first() >= columns.stop()) continue;
       // Lane i: member or choice i.
       bool comes = false;
       float weight = 1.0f;
@@ -512,9 +542,47 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
         comes = lane < size && table[(i64)t * size + lane] >= 0;
       }
       const int place = lane * slots + t;
-      if (comes) comes = wait_flag(g, flags + place * parts + part, epoch, BACK_ROW, from, parity, t);
-      const u32 mask = __ballot_sync(0xffffffffu, comes);
-      sum_rows<W, Out>(mask, mine<char>(g, BACK, parity) + (i64)place * g->back_stride, weight, out + t * out_stride, part * span, min2(width, (part + 1) * span), true);
+      const char *row = mine<char>(g, BACK, parity) + (i64)place * g->back_stride;
+      // Rows of the own experts lie in `y`: as they are, or to be summed.
+      TakenRows mine_of{-1, 0.0f};
+      const char *own_row = nullptr;
+      const bool here = direct && comes && from == me;
+      u32 own_mask = 0;
+      if (direct) {
+        const int own_slot = table[(i64)t * size + me];
+        if (own_slot >= 0) {
+          mine_of = choices_of(row_of_slot, slot_weights, kind, me * slots + own_slot, top_k, -1);
+          if (kind == EXPERTS_SUMMED) {
+            own_row = reinterpret_cast<const char *>(y + (i64)mine_of.row * y_stride);
+            own_mask = __ballot_sync(0xffffffffu, mine_of.row >= 0);
+          } else {
+            const int y_row = kind == PARTIAL_ROWS ? me * slots + own_slot : mine_of.row;
+            if (here) row = reinterpret_cast<const char *>(y + (i64)y_row * y_stride);
+          }
+        }
+      }
+      const bool summed = direct && kind == EXPERTS_SUMMED;
+      bool waits = true;
+      u32 mask = 0;
+      for (int c = columns.first(); c < columns.stop(); c += columns.step()) {
+        constexpr int N = Vec<W>::N;
+        const bool valid = c < columns.end;
+        float part_sum[N] = {}, sum[N] = {};
+        if constexpr (sizeof(Y) == sizeof(W)) add_rows<4, Y>(part_sum, own_mask, own_row, mine_of.weight, c, valid, false);
+        if (waits) {
+          // While own rows were read, others' came.
+          if (comes && !here) comes = wait_flag(g, flags + place * parts + part, epoch, BACK_ROW, from, parity, t);
+          mask = __ballot_sync(0xffffffffu, comes && !(summed && here));
+          waits = false;
+        }
+        const u32 below = summed ? mask & ((1u << me) - 1) : mask;
+        add_rows<4, W>(sum, below, row, weight, c, valid, true);
+        if (own_mask)
+#pragma unroll
+          for (int i = 0; i < N; i++) sum[i] += as_sent<W>(part_sum[i]);
+        add_rows<4, W>(sum, mask & ~below, row, weight, c, valid, true);
+        if (valid) store_sum(out + t * out_stride + c, sum);
+      }
     }
   }
 }

@@ -368,8 +368,9 @@ export class PeerRank implements Disposable {
     const { hidden } = this.config
     // Equal on all members: flags are raised and awaited part by part.
     const pieces = hidden / (wire === 'f32' ? 4 : 8)
-    const parts = Math.min(MAX_BACK_PARTS, Math.ceil(pieces / BACK_THREADS))
-    const threads = Math.min(BACK_THREADS, Math.max(64, Math.ceil(pieces / parts / 32) * 32))
+    const parts = Math.min(MAX_BACK_PARTS, Math.ceil(pieces / (BACK_THREADS - 32)))
+    // A warp more than there are columns for, to raise flags.
+    const threads = Math.min(BACK_THREADS, Math.ceil(pieces / parts / 32) * 32 + 32)
     // Ranks that share a GPU leave each other whole SMs: blocks of another kernel may need all of one.
     const perSm = sms < this.kernels.properties.sms ? 1 : BACK_BLOCKS
     const blocks = Math.min(perSm * sms, Math.max(1, this.size * slots * parts))
