@@ -3,7 +3,7 @@
 // ep_slots_*: dispatch. A block a token. One wave of loads first: the group's record, all ids, the row, the epoch, who is ready. Slot of
 //   the token at each member = its tokens sent there before (every block counts them from all ids, they are few). Ids, weights and the
 //   source token go as words of 8 bytes that carry the epoch: no fence, and their readers look at nothing else; the row, quantised in
-//   registers meanwhile, goes to the slot, then a flag of that slot. The last block tells each member how many come.
+//   registers meanwhile, goes to the slot, then a flag of that slot by a warp that does nothing else. The last block tells each member how many come.
 //   Then every block waits for the ids alone and the blocks share out the lists (slots of each expert in slot order, counts, ranges of
 //   sources), while rows are still on their way; a slot's block unpacks its words and waits for its row.
 // ep_back_*: combine. A received slot is an item, cut into `parts`, peers' slots first: Σ over choices, ascending, of weight · expert row
@@ -181,22 +181,26 @@ DEVICE void send_token(const Group *g, int parity, u32 epoch, const Row &row, in
     store_row(g, parity, row, mask, slot, begin + tid, p);
   }
   __syncthreads();
-  if (tid < size && (mask >> tid & 1)) st_release_sys(at<u32>(g, tid, SLOT_FLAGS, parity) + slot[tid], epoch);
+  // By the last warp: the others go on, they need not wait for its fence.
+  if (warp == warps - 1 && lane < size && (mask >> lane & 1)) st_release_sys(at<u32>(g, lane, SLOT_FLAGS, parity) + slot[lane], epoch);
 }
+
+/// Threads that receive: all but the last warp, which raises flags and leaves.
+DEVICE int receivers() { return blockDim.x > 32 ? (int)blockDim.x - 32 : (int)blockDim.x; }
 
 /// Waits for the ids of all slots; a thread loads its words and their sources' counts together. `here`: u32 [slots of all, words], two
 /// local experts a word.
 DEVICE void await_ids(const Group *g, int parity, u32 epoch, u32 *here) {
-  const int size = (int)g->size, slots = (int)g->slots, id_words = ((int)g->top_k + 1) >> 1;
+  const int threads = receivers(), size = (int)g->size, slots = (int)g->slots, id_words = ((int)g->top_k + 1) >> 1;
   const int of_source = slots * id_words, all = size * of_source;
   const u64 *words = mine<u64>(g, SLOT_WORDS, parity), *counts = mine<u64>(g, SLOT_COUNTS, parity);
-  for (int begin = threadIdx.x; begin < all; begin += BATCH * blockDim.x) {
+  for (int begin = threadIdx.x; begin < all; begin += BATCH * threads) {
     int source[BATCH], place[BATCH];
     u32 pending = 0, spin = 0;
     u64 end = 0;
 #pragma unroll
     for (int j = 0; j < BATCH; j++) {
-      const int i = begin + j * blockDim.x;
+      const int i = begin + j * threads;
       source[j] = i / of_source, place[j] = (i - source[j] * of_source) / id_words;
       if (i >= all) continue;
       here[i] = NONE << 16 | NONE;
@@ -206,7 +210,7 @@ DEVICE void await_ids(const Group *g, int parity, u32 epoch, u32 *here) {
       u64 count[BATCH], word[BATCH];
 #pragma unroll
       for (int j = 0; j < BATCH; j++)
-        if (pending >> j & 1) count[j] = ld_relaxed_sys(counts + source[j]), word[j] = ld_relaxed_sys(words + begin + j * blockDim.x);
+        if (pending >> j & 1) count[j] = ld_relaxed_sys(counts + source[j]), word[j] = ld_relaxed_sys(words + begin + j * threads);
       int missing = -1;
       u32 seen = 0;
       bool counted = false;
@@ -215,7 +219,7 @@ DEVICE void await_ids(const Group *g, int parity, u32 epoch, u32 *here) {
         if (!(pending >> j & 1)) continue;
         const bool known = has_come(count[j], epoch);
         if (known && place[j] >= (int)(u32)count[j]) pending &= ~(1u << j);
-        else if (known && has_come(word[j], epoch)) here[begin + j * blockDim.x] = (u32)word[j], pending &= ~(1u << j);
+        else if (known && has_come(word[j], epoch)) here[begin + j * threads] = (u32)word[j], pending &= ~(1u << j);
         else missing = j, counted = known, seen = (u32)((known ? word[j] : count[j]) >> 32);
       }
       if (missing < 0) break;
@@ -231,7 +235,7 @@ DEVICE void await_ids(const Group *g, int parity, u32 epoch, u32 *here) {
 /// Rows of one expert: its slots in order, and how many of each source. `votes`: u32 [size · groups of 32 slots].
 DEVICE void list_expert(const Group *g, int parity, int e, const int *counts, const u32 *here, u32 *votes) {
   const int size = (int)g->size, top_k = (int)g->top_k, slots = (int)g->slots, locals = local_experts(g);
-  const int lane = lane_id(), warp = warp_id(), warps = blockDim.x >> 5, all = size * slots;
+  const int lane = lane_id(), warp = warp_id(), warps = receivers() >> 5, all = size * slots;
   const int id_words = (top_k + 1) >> 1, of_source = (slots + 31) >> 5, groups = size * of_source;
   int *info = mine<int>(g, SLOT_INFO, parity), *slot_of_row = mine<int>(g, SLOT_OF_ROW, parity), *row_of_slot = mine<int>(g, ROW_OF_SLOT, parity);
   for (int group = warp; group < groups; group += warps) {
@@ -245,7 +249,7 @@ DEVICE void list_expert(const Group *g, int parity, int e, const int *counts, co
     const u32 vote = __ballot_sync(0xffffffffu, has);
     if (lane == 0) votes[group] = vote;
   }
-  __syncthreads();
+  sync_threads(receivers());
   for (int group = warp; group < groups; group += warps) {
     const u32 vote = votes[group];
     if (vote == 0) continue;
@@ -260,7 +264,7 @@ DEVICE void list_expert(const Group *g, int parity, int e, const int *counts, co
     for (int k = 0; k < top_k; k++)
       if ((here[slot * id_words + (k >> 1)] >> 16 * (k & 1) & 0xffffu) == (u32)e) row_of_slot[slot * top_k + k] = row;
   }
-  for (int s = threadIdx.x; s < size; s += blockDim.x) {
+  for (int s = threadIdx.x; s < size; s += receivers()) {
     int begin = 0, n = 0;
     for (int q = 0; q < s * of_source; q++) begin += __popc(votes[q]);
     for (int q = s * of_source; q < (s + 1) * of_source; q++) n += __popc(votes[q]);
@@ -291,15 +295,15 @@ DEVICE void unpack_slot(const Group *g, int parity, u32 epoch, int slot, const i
 DEVICE void receive_slots(const Group *g, int parity, u32 epoch, u32 *here) {
   BLOCK_SHARED(int, counts, MAX_MEMBERS);
   const int size = (int)g->size, slots = (int)g->slots, locals = local_experts(g), all = size * slots;
-  const int tid = threadIdx.x, warps = blockDim.x >> 5;
+  const int tid = threadIdx.x, warps = receivers() >> 5;
   u32 *votes = here + all * (((int)g->top_k + 1) >> 1);
   await_ids(g, parity, epoch, here);
   if (tid < size)
     counts[tid] = lives(g, tid) ? (int)wait_word(g, mine<u64>(g, SLOT_COUNTS, parity) + tid, epoch, SLOT_COUNT, tid, parity, 0) : 0;
-  __syncthreads();
+  sync_threads(receivers());
   if (blockIdx.x == 0 && tid < size) mine<int>(g, SLOT_INFO, parity)[tid] = counts[tid];
   for (int e = blockIdx.x; e < locals; e += gridDim.x) {
-    if (e != (int)blockIdx.x) __syncthreads();
+    if (e != (int)blockIdx.x) sync_threads(receivers());
     list_expert(g, parity, e, counts, here, votes);
   }
   for (int slot = blockIdx.x + warp_id() * gridDim.x; slot < all; slot += gridDim.x * warps) unpack_slot(g, parity, epoch, slot, counts, here);
@@ -375,12 +379,13 @@ DEVICE void slots_kernel(const Group *given, int parity, u32 phases, u32 *epoch_
       send_token(g, parity, epoch, row, next, piece, id, weight, masks, slot);
     }
     // All blocks have read the epoch when the last one counts itself.
-    if (tid == (int)blockDim.x - 1 && atomicAdd(state(g, COUNTER), 1u) == gridDim.x - 1) {
+    if (tid == (int)blockDim.x - 32 && atomicAdd(state(g, COUNTER), 1u) == gridDim.x - 1) {
       *state(g, COUNTER) = 0;
       *epoch_word = epoch;
     }
   }
-  if (phases & RECEIVE) receive_slots(g, parity, epoch, masks + tokens);
+  // No barrier of the whole block from here on.
+  if (phases & RECEIVE && tid < receivers()) receive_slots(g, parity, epoch, masks + tokens);
 }
 
 } // namespace

@@ -24,6 +24,8 @@ DEVICE u64 ld_relaxed_sys(const u64 *p) {
 DEVICE void st_relaxed_sys(u32 *p, u32 v) { asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 DEVICE void st_relaxed_sys(u64 *p, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
 DEVICE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+/// The first `threads` threads of a block meet.
+DEVICE void sync_threads(int threads) { asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); }
 DEVICE u32 ld_volatile(const u32 *p) { return *reinterpret_cast<const volatile u32 *>(p); }
 DEVICE u64 now_ns() {
   u64 t;

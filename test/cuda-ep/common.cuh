@@ -51,6 +51,7 @@ struct Block {
   std::map<const void *, std::vector<char>> named;
   std::vector<char> dynamic;
   unsigned arrived = 0, left = 0, generation = 0;
+  unsigned some_arrived = 0, some_generation = 0; // of some threads only
   struct Warp {
     u64 in[32], out[32];
     unsigned arrived = 0, generation = 0;
@@ -166,6 +167,17 @@ inline void barrier() {
     b.generation++;
   } else {
     while (b.generation == generation) yield();
+  }
+}
+inline void barrier_of(unsigned threads) {
+  auto &b = block();
+  if (thread() >= threads) std::printf("FAIL a barrier of others\n"), std::exit(1);
+  const unsigned generation = b.some_generation;
+  if (++b.some_arrived == threads) {
+    b.some_arrived = 0;
+    b.some_generation++;
+  } else {
+    while (b.some_generation == generation) yield();
   }
 }
 template <class T> T *shared(const void *key, int count) {

@@ -15,6 +15,7 @@ inline u64 ld_relaxed_sys(const u64 *p) { return look(p); }
 inline void st_relaxed_sys(u32 *p, u32 v) { machine::yield(), *p = v; }
 inline void st_relaxed_sys(u64 *p, u64 v) { machine::yield(), *p = v; }
 inline void fence_sys() {}
+inline void sync_threads(int threads) { machine::barrier_of((unsigned)threads); }
 inline u32 ld_volatile(const u32 *p) { return *p; }
 /// A nanosecond a turn.
 inline u64 now_ns() { return machine::machine_now->clock; }

@@ -461,5 +461,5 @@ const BACK_BLOCKS = 4
 
 const CHOICES = ['u64', 'i32', 'u64', 'i32', 'i32'] as const
 
-/** A thread for each piece of a row, up to what a block holds; at least a few warps for lists and waits. */
-const threadsFor = (pieces: number): number => Math.min(1024, Math.max(256, Math.ceil(pieces / 32) * 32))
+/** A thread for each piece of a row and a warp that raises flags, up to what a block holds; at least a few warps for lists and waits. */
+const threadsFor = (pieces: number): number => Math.min(1024, Math.max(256, Math.ceil(pieces / 32) * 32 + 32))
