@@ -444,6 +444,30 @@ template <class T> struct Columns {
   DEVICE int stop() const { return begin + (end - begin + N * 32 - 1) / (N * 32) * (N * 32); }
 };
 
+/// Rows of lanes of `mask` as they are, 16 bytes from column c of each, to rows of the same lanes.
+template <class In, class W> DEVICE void copy_rows(u32 mask, const char *row, W *to, int c, bool valid) {
+  constexpr int AT_ONCE = 4, N = Vec<In>::N;
+  while (mask) {
+    uint4 v[AT_ONCE];
+    u32 going = mask;
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      if (!mask) break;
+      const char *at = reinterpret_cast<const char *>(__shfl_sync(0xffffffffu, reinterpret_cast<u64>(row), __ffs(mask) - 1));
+      mask &= mask - 1;
+      if (valid) v[j] = ld_stream16(at + c * sizeof(In));
+    }
+#pragma unroll
+    for (int j = 0; j < AT_ONCE; j++) {
+      if (!going) break;
+      W *there = reinterpret_cast<W *>(__shfl_sync(0xffffffffu, reinterpret_cast<u64>(to), __ffs(going) - 1));
+      going &= going - 1;
+      float x[N] = {};
+      if (valid) add_weighted(x, v[j], 1.0f, (const In *)nullptr), store_sum(there + c, x);
+    }
+  }
+}
+
 /// What a number becomes on its way.
 template <class W> DEVICE float as_sent(float x) {
   if constexpr (sizeof(W) == 2) return to_float(to_bf16(x));
@@ -455,12 +479,12 @@ struct TakenRows {
   int row;
   float weight;
 };
-DEVICE TakenRows choices_of(const int *row_of_slot, const float *weights, int kind, int slot, int top_k, int choice) {
+DEVICE TakenRows rows_of(const int *row_of_slot, const float *weights, int kind, int slot, int top_k) {
   TakenRows found{-1, 1.0f};
   const int lane = lane_id();
   if (kind == PARTIAL_ROWS) {
     if (lane == 0) found.row = slot;
-  } else if (lane < top_k && (kind == EXPERTS_SUMMED || choice < 0 || lane == choice)) {
+  } else if (lane < top_k) {
     found.row = row_of_slot[slot * top_k + lane];
     if (kind == EXPERTS_SUMMED) found.weight = weights[slot * top_k + lane];
   }
@@ -468,7 +492,7 @@ DEVICE TakenRows choices_of(const int *row_of_slot, const float *weights, int ki
 }
 
 /// Y: the experts' rows, W: rows on their way, Out: what comes of them. Rows are cut into `parts` of columns.
-template <class Y, class W, class Out>
+template <class Y, class W, class Out, bool CHOICES>
 DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *epoch_word, int kind, int parts, const Y *y, i64 y_stride, Out *out,
                         i64 out_stride, int width, const Sent &own) {
   BLOCK_SHARED(u64, words, GROUP_WORDS);
@@ -491,22 +515,26 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
   const bool direct = sizeof(Y) == sizeof(W) && phases == (SEND | RECEIVE);
   if (phases & SEND) {
     const int *tokens = mine<int>(g, SLOT_TOKENS, parity);
-    const int per_slot = parts * (kind == EVERY_CHOICE ? top_k : 1), items = (direct ? size - 1 : size) * slots * per_slot;
+    const int items = (direct ? size - 1 : size) * slots * parts;
     // The last warp raises flags: it may have no columns, and the others need not wait for its fence.
-    const bool raises = tid == (int)blockDim.x - 32;
+    const bool raises = tid >= (int)blockDim.x - 32;
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
-      const int i = item / per_slot, within = item - i * per_slot, part = within % parts, choice = within / parts;
+      const int i = item / parts, part = item - i * parts;
       const int turn = i / slots, s = (me + 1 + turn) % size, slot = s * slots + (i - turn * slots);
       // All warps look, so that none waits for another.
       const int token = tokens[slot];
-      const TakenRows from = choices_of(row_of_slot, slot_weights, kind, slot, top_k, choice);
+      const TakenRows from = rows_of(row_of_slot, slot_weights, kind, slot, top_k);
       const u32 mask = __ballot_sync(0xffffffffu, token >= 0 && from.row >= 0);
       if (mask == 0) continue;
-      const int place = (kind == EVERY_CHOICE ? choice : me) * slots + token;
+      const int place = (CHOICES ? lane : me) * slots + token;
       const char *row = reinterpret_cast<const char *>(y + (i64)from.row * y_stride);
       W *to = reinterpret_cast<W *>(at<char>(g, s, BACK, parity) + (i64)place * g->back_stride);
       const Columns<Y> columns{part * span, min2(width, (part + 1) * span)};
       for (int c = columns.first(); c < columns.stop(); c += columns.step()) {
+        if (CHOICES) {
+          copy_rows<Y>(mask, row, to, c, c < columns.end);
+          continue;
+        }
         float sum[Vec<Y>::N] = {};
         add_rows<8, Y>(sum, mask, row, from.weight, c, c < columns.end, false);
         if (c < columns.end) store_sum(to + c, sum);
@@ -514,11 +542,12 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
       __syncthreads();
       if (raises) {
         fence_sys();
-        st_relaxed_sys(at<u32>(g, s, BACK_FLAGS, parity) + place * parts + part, epoch);
+        const bool flags = CHOICES ? mask >> lane & 1 : lane == 0;
+        if (flags) st_relaxed_sys(at<u32>(g, s, BACK_FLAGS, parity) + place * parts + part, epoch);
       }
     }
     // Slots have been read: their sources may fill them again. What this block read for them was read before its last fence.
-    if (raises && atomicAdd(state(g, SENT_COUNTER), 1u) == gridDim.x - 1) {
+    if (raises && lane == 0 && atomicAdd(state(g, SENT_COUNTER), 1u) == gridDim.x - 1) {
       *state(g, SENT_COUNTER) = 0;
       fence_sys();
       for (int m = 0; m < size; m++)
@@ -536,7 +565,7 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
       bool comes = false;
       float weight = 1.0f;
       int from = lane;
-      if (kind == EVERY_CHOICE) {
+      if (CHOICES) {
         const int e = lane < top_k ? own.ids[(i64)t * own.ids_stride + lane] : -1;
         if (e >= 0 && e < (int)g->experts) {
           from = owner_of(g, e);
@@ -556,7 +585,7 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
       if (direct) {
         const int own_slot = table[(i64)t * size + me];
         if (own_slot >= 0) {
-          mine_of = choices_of(row_of_slot, slot_weights, kind, me * slots + own_slot, top_k, -1);
+          mine_of = rows_of(row_of_slot, slot_weights, kind, me * slots + own_slot, top_k);
           if (kind == EXPERTS_SUMMED) {
             own_row = reinterpret_cast<const char *>(y + (i64)mine_of.row * y_stride);
             own_mask = __ballot_sync(0xffffffffu, mine_of.row >= 0);
@@ -599,8 +628,9 @@ DEVICE void back_kernel(const Group *given, int parity, u32 phases, const u32 *e
   extern "C" __global__ void __launch_bounds__(256, 4)                                                                            \
   NAME(const Group *__restrict__ g, int parity, int phases, const u32 *epoch, int kind, int parts, const Y *y, i64 y_stride,      \
        OUT *out, i64 out_stride, int width, const int *ids, int ids_stride, const float *weights, int weights_stride, int tokens) { \
-    back_kernel<Y, W, OUT>(g, parity, phases, epoch, kind, parts, y, y_stride, out, out_stride, width,                            \
-                           Sent{ids, ids_stride, weights, weights_stride, tokens});                                               \
+    const Sent own{ids, ids_stride, weights, weights_stride, tokens};                                                             \
+    if (kind == EVERY_CHOICE) back_kernel<Y, W, OUT, true>(g, parity, phases, epoch, kind, parts, y, y_stride, out, out_stride, width, own); \
+    else back_kernel<Y, W, OUT, false>(g, parity, phases, epoch, kind, parts, y, y_stride, out, out_stride, width, own);          \
   }
 BACK_KERNEL(ep_back_bf16_bf16_bf16, bf16, bf16, bf16)
 BACK_KERNEL(ep_back_bf16_bf16_f32, bf16, bf16, float)
