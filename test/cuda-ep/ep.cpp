@@ -1,6 +1,7 @@
 // Expert parallelism between emulated GPUs, against plain loops: random groups, routes, sizes and paces. Prints "ok" a case, "FAIL".
 #include "ep_normal_sm90.cu"
-#include "ep_low_latency_sm90.cu"
+#include "ep_slots_sm90.cu"
+#include "ep_back_sm90.cu"
 
 namespace {
 

@@ -10,7 +10,10 @@ const CASES = process.env['SWITCHYARD_TEST_FULL'] ? 200 : 20
 describe.skipIf(noCompiler)('expert parallelism between emulated GPUs', () => {
   let emulated: EmulatedKernels
   beforeAll(() => {
-    emulated = new EmulatedKernels(['ep.cuh', 'ep_normal_sm90.cu', 'ep_low_latency_sm90.cu'], filesOf(here))
+    emulated = new EmulatedKernels(
+      ['ep.cuh', 'ep_normal_sm90.cu', 'ep_low_latency.cuh', 'ep_slots_sm90.cu', 'ep_back_sm90.cu'],
+      filesOf(here),
+    )
   })
   afterAll(() => emulated.remove())
 

@@ -11,7 +11,8 @@ import type { WireDtype, WireFormat } from '../wire/format.js'
 import { type Area, groupRecord, layOutRegion, MAX_BACK_PARTS, memberTable, type Region, STATE } from './region.js'
 
 const NORMAL = 'ep_normal_sm90.cu'
-const LOW_LATENCY = 'ep_low_latency_sm90.cu'
+const SLOTS = 'ep_slots_sm90.cu'
+const BACK = 'ep_back_sm90.cu'
 const ROWS = 'ep_rows_sm90.cu'
 
 /** All that a rank may launch. Loaded at start: the driver may wait for running kernels when it loads, and they for peers. */
@@ -21,10 +22,8 @@ const KERNELS: Readonly<Record<string, readonly string[]>> = {
     ...['ep_reduce_bf16_bf16', 'ep_reduce_f32_f32', 'ep_combine_bf16_bf16', 'ep_combine_bf16_f32'],
     ...['ep_combine_f32_f32', 'ep_combine_local_bf16_bf16', 'ep_meet', 'ep_barrier', 'ep_copy'],
   ],
-  [LOW_LATENCY]: [
-    ...['ep_slots_copy', 'ep_slots_fp8_bf16', 'ep_slots_fp8_f32', 'ep_back_bf16_bf16_bf16'],
-    ...['ep_back_bf16_bf16_f32', 'ep_back_f32_bf16_f32', 'ep_back_f32_f32_f32'],
-  ],
+  [SLOTS]: ['ep_slots_copy', 'ep_slots_fp8_bf16', 'ep_slots_fp8_f32'],
+  [BACK]: ['ep_back_bf16_bf16_bf16', 'ep_back_bf16_bf16_f32', 'ep_back_f32_bf16_f32', 'ep_back_f32_f32_f32'],
   [ROWS]: [
     ...['f32', 'bf16'].flatMap(from => ['f32', 'bf16', 'fp8'].map(to => `ep_encode_${from}_${to}`)),
     ...['f32', 'bf16', 'fp8'].map(wire => `ep_decode_${wire}`),
@@ -340,7 +339,7 @@ export class PeerRank implements Disposable {
     const layout = ['u64', 'i32', 'i32', 'u64', 'u64', 'i32', ...row] as const
     const state = [this.#slotEpoch(parity), this.at('slotDone', parity)]
     const args = this.kernels
-      .kernel(LOW_LATENCY, name)
+      .kernel(SLOTS, name)
       .bind(
         [...layout, ...CHOICES],
         [this.#group, parity, phases, ...state, topK, ...head, ...this.#choices(routing)],
@@ -375,7 +374,7 @@ export class PeerRank implements Disposable {
     const perSm = sms < this.kernels.properties.sms ? 1 : BACK_BLOCKS
     const blocks = Math.min(perSm * sms, Math.max(1, this.size * slots * parts))
     const args = this.kernels
-      .kernel(LOW_LATENCY, `ep_back_${y.dtype ?? 'bf16'}_${wire}_${out.dtype}`)
+      .kernel(BACK, `ep_back_${y.dtype ?? 'bf16'}_${wire}_${out.dtype}`)
       .bind(
         ['u64', 'i32', 'i32', 'u64', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'i32', ...CHOICES],
         [
