@@ -124,7 +124,7 @@ export interface ExpertBufferStatistics {
   /** Most rows received in one normal dispatch, and tokens brought to one low-latency dispatch: how full buffers get. */
   readonly peakReceived: number
   readonly peakSlots: number
-  /** Times a sender found a transit ring full. */
+  /** Lanes whose transit ring was full when this rank fell asleep, over all sleeps. */
   readonly ringStalls: number
 }
 

@@ -93,34 +93,22 @@ export interface EpReport {
 }
 
 export function benchEpCommand(io: CliIo): Command {
+  const taken = (flags: string, help: string, fallback: string): Option =>
+    new Option(flags, help).default(fallback, fallback).helpGroup(`${group}:`)
   const command = new Command('ep')
+    .addOption(taken('--ranks <list>', 'numbers of ranks', '4'))
+    .addOption(taken('--mode <list>', 'modes', EP_MODES.join(',')))
+    .addOption(taken('--device <device>', 'cpu, or cuda, cuda:0,1: a rank on each of these GPUs', 'cpu'))
+    .addOption(taken('--shapes <list>', 'with cuda: tokens x hidden x experts', '4096x7168x256,4096x2048x128'))
     .addOption(
-      new Option('--ranks <list>', 'numbers of ranks (default: 4)').default('4', 'none').helpGroup(`${group}:`),
+      taken('--sms <list>', 'with cuda: blocks of normal dispatch and combine, one an SM', '8,16,24,32,64,132'),
     )
     .addOption(
-      new Option('--mode <list>', `modes (default: ${EP_MODES.join(',')})`)
-        .default(EP_MODES.join(','), 'none')
-        .helpGroup(`${group}:`),
-    )
-    .addOption(
-      new Option('--device <device>', 'cpu, or cuda, cuda:0,1: a rank on each of these GPUs (default: cpu)')
-        .default('cpu', 'none')
-        .helpGroup(`${group}:`),
-    )
-    .addOption(
-      new Option('--shapes <list>', 'with cuda: tokens x hidden x experts')
-        .default('4096x7168x256,4096x2048x128', 'none')
-        .helpGroup(`${group}:`),
-    )
-    .addOption(
-      new Option('--sms <list>', 'with cuda: blocks of normal dispatch and combine, one an SM')
-        .default('8,16,24,32,64,132', 'none')
-        .helpGroup(`${group}:`),
-    )
-    .addOption(
-      new Option('--parts <list>', `with cuda: some of ${EP_CUDA_PARTS.join(', ')}`)
-        .default(EP_CUDA_PARTS.filter(p => p !== 'controls').join(','), 'none')
-        .helpGroup(`${group}:`),
+      taken(
+        '--parts <list>',
+        `with cuda: some of ${EP_CUDA_PARTS.join(', ')}`,
+        EP_CUDA_PARTS.filter(p => p !== 'controls').join(','),
+      ),
     )
     .addOption(new Option('--controls', 'with cuda: copies over the same links first').helpGroup(`${group}:`))
   return addFlags(command, EP_FLAGS)
