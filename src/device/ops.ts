@@ -27,6 +27,9 @@ export type WeightKind = 'f32' | 'bf16'
 /** What activations are stored as. The CPU computes in f32 only. */
 export type ActivationDtype = 'f32' | 'bf16'
 
+/** Bytes of an element of activations, weights or the KV cache. */
+export const elementBytes = (dtype: ActivationDtype | WeightKind = 'f32'): 2 | 4 => (dtype === 'bf16' ? 2 : 4)
+
 /**
  * `count` matrices of logical size [n, k] (y = x · Wᵀ) in the layout of the device whose packer wrote them. Matrix i starts at
  * `i * strideBytes` of `span`. The packed shape is never read as n and k. An int8 kind with scales will join as a further `kind`.

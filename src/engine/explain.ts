@@ -2,12 +2,13 @@
 
 import { type EpBytes, expertBufferBytes } from '../comm/index.js'
 import type { EngineFlags } from '../config/flags.js'
+import { elementBytes } from '../device/ops.js'
 import { packedBytesOf } from '../formats/loader/index.js'
 import { groupOf, type ParallelSizes, type RankCoordinates } from '../parallel/index.js'
 import { describeOperations, type Operation, type PrintedOperation, planArena, printProgram } from '../program/index.js'
 import { type ModelPlan, planModel } from './load-model.js'
 import { openDevice } from './open-device.js'
-import { elementBytesOf, kvBytesPerToken } from './sizing.js'
+import { kvBytesPerToken } from './sizing.js'
 
 export interface ExplainedRank extends RankCoordinates {
   readonly groups: {
@@ -85,7 +86,7 @@ export function explainModel(flags: EngineFlags): ExplainReport {
   const { program } = plan.programs[0]!.at(-1)!
   const arena = planArena(program, plan.activation)
   const { sizes } = plan.topology
-  const perToken = kvBytesPerToken(plan.spec, sizes.attnTp, elementBytesOf(plan.activation))
+  const perToken = kvBytesPerToken(plan.spec, sizes.attnTp, elementBytes(plan.activation))
   const { limits } = plan
   // A stack of experts is shared by the node; a rank reads only those it holds.
   const slots = plan.placement ? plan.placement.physical / sizes.ep : 0
@@ -151,10 +152,10 @@ function kvChoices({ topology, spec, activation }: ModelPlan, bytesPerRank: numb
   const { tp } = topology.sizes
   const heads = spec.layers[0]!.attention.heads
   const splits = Array.from({ length: tp }, (_, i) => i + 1).filter(dp => tp % dp === 0 && heads % (tp / dp) === 0)
-  const whole = kvBytesPerToken(spec, 1, elementBytesOf(activation))
+  const whole = kvBytesPerToken(spec, 1, elementBytes(activation))
   return splits.map(attnDp => {
     const attnTp = tp / attnDp
-    const bytes = kvBytesPerToken(spec, attnTp, elementBytesOf(activation))
+    const bytes = kvBytesPerToken(spec, attnTp, elementBytes(activation))
     const tokens = Math.floor(bytesPerRank / bytes)
     return {
       attnDp,

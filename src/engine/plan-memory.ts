@@ -1,10 +1,10 @@
 // What is left of a device's memory for KV caches once weights and the ranks' expert buffers have their places.
 import { type ExpertBufferConfig, expertBufferBytes } from '../comm/index.js'
 import { layOutRegion } from '../comm/peer/index.js'
-import type { ActivationDtype } from '../device/ops.js'
+import { type ActivationDtype, elementBytes } from '../device/ops.js'
 import { EngineError } from './errors.js'
 import { availableMemory, machineMemory, type PlanningDevice } from './node-device.js'
-import { elementBytesOf, type MemorySituation, showBytes } from './sizing.js'
+import { type MemorySituation, showBytes } from './sizing.js'
 
 /** What a plan takes before its KV caches. */
 export interface PlannedMemory {
@@ -30,7 +30,7 @@ export function memorySituation(
   device: PlanningDevice,
   { weightBytes, pools, expertBuffer, activation }: PlannedMemory,
 ): MemorySituation {
-  const common = { weights: weightBytes, pools, elementBytes: elementBytesOf(activation) }
+  const common = { weights: weightBytes, pools, elementBytes: elementBytes(activation) }
   if (device.accelerator) {
     const { fractionStatic } = device.accelerator
     const { free, total } = device.accelerator.memory()

@@ -1,7 +1,6 @@
 // How much memory a rank's program takes and how many tokens its KV pool gets. Pure arithmetic over flags and sizes, so
 // that `explain` can answer before anything is allocated.
 import type { EngineFlags } from '../config/flags.js'
-import type { ActivationDtype } from '../device/ops.js'
 import type { ModelSpec } from '../formats/model-spec.js'
 import { gqaKvColumns, mlaKvColumns } from '../layers/index.js'
 import type { ProgramLimits } from '../models/index.js'
@@ -12,9 +11,6 @@ const GIB = 1073741824
 
 export const showBytes = (bytes: number): string =>
   bytes >= GIB ? `${(bytes / GIB).toFixed(1)} GiB` : `${(bytes / 1048576).toFixed(1)} MiB`
-
-/** Bytes of an activation, and of an element of the KV cache. */
-export const elementBytesOf = (activation: ActivationDtype): number => (activation === 'bf16' ? 2 : 4)
 
 /** Bytes one token takes in the caches of all layers of one rank. @param elementBytes 4, or 2 where activations are bf16 */
 export function kvBytesPerToken(spec: ModelSpec, attnTp: number, elementBytes: number): number {

@@ -1,6 +1,6 @@
 // Buffer planning: arena buffers whose lifetimes do not overlap share memory. A pure function of the program.
 import { alignUp } from '../device/memory.js'
-import type { ActivationDtype } from '../device/ops.js'
+import { type ActivationDtype, elementBytes } from '../device/ops.js'
 import { readsOf, writesOf } from './operation.js'
 import { type BufferSpec, boundedRows, type Program } from './program.js'
 
@@ -16,11 +16,11 @@ export interface ArenaPlan {
 }
 
 /** Bytes of an element of a buffer. */
-const elementBytes = (buffer: Pick<BufferSpec, 'dtype'>, activation: ActivationDtype = 'f32'): number =>
-  buffer.dtype === 'act' && activation === 'bf16' ? 2 : 4
+const bytesOf = ({ dtype }: BufferSpec, activation: ActivationDtype): number =>
+  elementBytes(dtype === 'act' ? activation : 'f32')
 
 export const bufferBytes = (program: Program, buffer: BufferSpec, activation: ActivationDtype = 'f32'): number =>
-  alignUp(boundedRows(program, buffer) * buffer.columns * elementBytes(buffer, activation))
+  alignUp(boundedRows(program, buffer) * buffer.columns * bytesOf(buffer, activation))
 
 /** First and last operation that touches each buffer of the arena. */
 function lifetimesOf(program: Program): Map<string, [number, number]> {

@@ -3,7 +3,7 @@
 import type { LaunchTokens, PeerRank } from '../comm/peer/index.js'
 import type { Area } from '../comm/peer/region.js'
 import { Unreachable } from '../config/errors.js'
-import type { Kernel, Operand } from '../device/ops.js'
+import { elementBytes, type Kernel, type Operand } from '../device/ops.js'
 import type { DispatchOperation } from './bind-dispatch.js'
 import type { Resolver } from './binding.js'
 import type { DispatchMode } from './expert-dispatch.js'
@@ -92,7 +92,7 @@ export class PeerExchange {
     const rows = (area: Area, stride: number): Operand => ({
       span: this.#span(area, parity, most * stride),
       offset: 0,
-      stride: stride / (act === 'bf16' ? 2 : 4),
+      stride: stride / elementBytes(act),
       ...(act === undefined ? {} : { dtype: act }),
     })
     const words = (area: Area): Operand => ({
@@ -168,4 +168,4 @@ export class PeerExchange {
   }
 }
 
-const bytesOf = (o: Operand): number => (o.dtype === 'bf16' ? 2 : 4)
+const bytesOf = (o: Operand): number => elementBytes(o.dtype)

@@ -1,7 +1,9 @@
 // `switchyard bench engine DIR --device cuda`: decode and prompt speed of a model on a GPU as a client of the engine sees them,
 // each beside the limit that its bytes or its operations set, and where a step's time goes by the GPU's own clock.
+
 import type { EngineFlags } from '../../config/flags.js'
 import { LIMITS } from '../../device/cuda/bench/bench.js'
+import { elementBytes } from '../../device/ops.js'
 import type { Engine } from '../../engine/index.js'
 import { GREEDY } from '../../engine/request.js'
 import { drawExperts } from '../../runtime/fake-routing.js'
@@ -175,7 +177,7 @@ function decodeRow(
   const program = plan.programs[0]![0]!
   const contextTokens = promptTokens + outputTokens / 2
   const kvColumns = program.program.buffers.reduce((sum, b) => sum + (b.kind === 'kv' ? b.columns : 0), 0)
-  const kvBytesPerToken = kvColumns * (plan.activation === 'bf16' ? 2 : 4)
+  const kvBytesPerToken = kvColumns * elementBytes(plan.activation)
   const stepBytes = decodeStepBytes(program, plan.dtype, batch, contextTokens, kvBytesPerToken).total
   const limit = batch / (stepBytes / LIMITS.bytesPerSecond)
   const { kinds, deviceIdleShare } = summarize(traced)

@@ -1,6 +1,6 @@
 // What an operation on a GPU binds with: kernels by file and name, addresses of its operands, scratch memory, one stream.
 import type { MemorySpan } from '../memory.js'
-import type { Operand } from '../ops.js'
+import { elementBytes, type Operand } from '../ops.js'
 import { CompileCache } from './compile-cache.js'
 import { KernelCompiler } from './compiler.js'
 import type { CudaContext } from './context.js'
@@ -104,7 +104,7 @@ export class StreamKernels implements CudaKernels, Disposable {
   }
 
   address(operand: Operand): number {
-    return this.addressOf(operand.span) + operand.offset * (operand.dtype === 'bf16' ? 2 : 4)
+    return this.addressOf(operand.span) + operand.offset * elementBytes(operand.dtype)
   }
 
   workspace(bytes: number, purpose: string): number {

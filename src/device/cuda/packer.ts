@@ -3,10 +3,18 @@
 import { Unreachable } from '../../config/errors.js'
 import { BYTES_OF, elementReader } from '../cpu/number-formats.js'
 import { alignUp, f32View, type MemorySpan } from '../memory.js'
-import type { DrawnElements, PackedMatrix, Packer, PackSource, ParameterVector, WeightKind } from '../ops.js'
+import {
+  type DrawnElements,
+  elementBytes,
+  type PackedMatrix,
+  type Packer,
+  type PackSource,
+  type ParameterVector,
+  type WeightKind,
+} from '../ops.js'
 import type { CudaContext } from './context.js'
 import type { CudaKernels } from './kernels.js'
-import { elementBytes, vectorWidth } from './ops/operands.js'
+import { vectorWidth } from './ops/operands.js'
 
 /** Bytes of a source uploaded at once. */
 const STAGE_BYTES = 64 << 20

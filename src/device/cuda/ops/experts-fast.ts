@@ -1,7 +1,7 @@
 // Routed experts in bf16 on a GPU. A few rows: two launches, each slot by warps that read two rows of its expert's matrices (gemv.cu).
 // A few more: three launches that stream the weights of the experts that have rows (gemm_skinny_sm90.cu). Many rows: rows are sorted by expert, multiplied tile by tile (grouped_gemm_*.cu) and summed back (expert_rows.cu).
 import { alignUp } from '../../memory.js'
-import type { Kernel, Ops } from '../../ops.js'
+import { elementBytes, type Kernel, type Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import type { ArgumentType } from '../types.js'
 import { faultAddress } from './faults.js'
@@ -59,7 +59,7 @@ export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExperts
   if (a.gateUpBias || a.downBias || a.activation.kind !== 'silu') return undefined
   if (d.properties.capability < 80 || x.dtype !== 'bf16' || topK > 32) return undefined
   if (hidden % 8 !== 0 || inter % 8 !== 0 || d.address(x) % 16 !== 0 || x.stride % 8 !== 0) return undefined
-  if (d.address(out) % 16 !== 0 || (out.stride * (outType === 'bf16' ? 2 : 4)) % 16 !== 0) return undefined
+  if (d.address(out) % 16 !== 0 || (out.stride * elementBytes(outType)) % 16 !== 0) return undefined
 
   const idsAt = d.address(ids)
   const combine = (from: 'f32' | 'bf16', y: number, place: number) => {
@@ -72,7 +72,7 @@ export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExperts
     return (rows: number): void => bound.launch([rows, blocks, 1], 128)
   }
 
-  const spare = (scratch.dtype === 'bf16' ? 2 : 4) * scratch.offset
+  const spare = elementBytes(scratch.dtype) * scratch.offset
   const layout = layOutScratch(scratch.span.byteLength - spare, { hidden, inter, experts })
   const streamed = bindStreamed(d, a, combine, options.streamedSlots)
   const gemv = bindSeparate(d, a, options.gemvSlots)

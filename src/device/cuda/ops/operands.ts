@@ -2,10 +2,15 @@
 // checked against spans as on the CPU; indices that kernels read from memory are checked by the kernels (faults.ts).
 import { Unreachable } from '../../../config/errors.js'
 import { checkRows } from '../../cpu/reference/rows.js'
-import type { ActivationDtype, Kernel, Operand, PackedMatrix, ParameterVector, WeightKind } from '../../ops.js'
+import {
+  type ActivationDtype,
+  elementBytes,
+  type Kernel,
+  type Operand,
+  type PackedMatrix,
+  type ParameterVector,
+} from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
-
-export const elementBytes = (dtype: ActivationDtype | WeightKind): 2 | 4 => (dtype === 'bf16' ? 2 : 4)
 
 /** What kernels call an operand's type: `f32` or `bf16`. */
 export const typeOf = (o: Operand): ActivationDtype => o.dtype ?? 'f32'

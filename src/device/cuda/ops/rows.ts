@@ -1,7 +1,7 @@
 // Moves of rows and gates, element by element.
 import { Unreachable } from '../../../config/errors.js'
 import type { DeviceOps } from '../../device-ops.js'
-import type { GatedActivation, Operand, Ops } from '../../ops.js'
+import { elementBytes, type GatedActivation, type Operand, type Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import { faultAddress } from './faults.js'
 import {
@@ -54,7 +54,7 @@ export const rowOps = (d: CudaKernels): RowOps => ({
     const { n: vocab, k: width } = table
     const [o, i] = [field(d, out, width), field(d, ids)]
     const address = matrixAddress(d, table)
-    const rowsOfTable = { address, stride: width, bytes: table.kind === 'bf16' ? 2 : 4 }
+    const rowsOfTable = { address, stride: width, bytes: elementBytes(table.kind) }
     const v = vectorWidth([8, 1], width, [o, rowsOfTable])
     const { threads, grid } = elementGrid(width, v)
     const args = d
