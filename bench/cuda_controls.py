@@ -20,6 +20,10 @@ MATMUL, MATMUL_TFLOP_PER_S = 8192, 804.0
 TOLERANCE = 0.05
 
 
+# Longer than the host needs to queue a product: without it the GPU waits for launches of small ones, and the wait is timed.
+HEAD_START_CYCLES = 400_000
+
+
 def median_us(run, repetitions=20):
     for _ in range(3):
         run()
@@ -27,6 +31,7 @@ def median_us(run, repetitions=20):
     times = []
     for _ in range(repetitions):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(HEAD_START_CYCLES)
         begin.record()
         run()
         end.record()
