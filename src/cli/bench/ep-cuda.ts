@@ -4,6 +4,7 @@ import type { ExpertBufferConfig } from '../../comm/index.js'
 import { checkBack, checkCombined, checkDispatch, checkSlots } from './ep-cuda-data.js'
 import { deepEp, type EpCudaFigure, figure } from './ep-cuda-figure.js'
 import { layer } from './ep-cuda-layer.js'
+import type { PeerNode } from './ep-cuda-node.js'
 import {
   configOf,
   crossingChoices,
@@ -214,6 +215,7 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
         o.times,
       )
       if (reduce === 'sender') checkBack(node, data, 1, y, out)
+      const thereInGraph = reduce === 'sender' ? dispatchesInGraph(node, there, o.times) : undefined
       const stored = storedDeepEp('lowLatency', shape)
       const dispatched = wire === 'fp8' ? stored?.lowLatencyDispatchFp8 : stored?.lowLatencyDispatchBf16
       if (reduce === 'sender')
@@ -234,11 +236,42 @@ function* lowLatency(shape: EpCudaShape, o: EpCudaOptions): Iterable<EpCudaFigur
         backBytes,
         deepEp('V1 or V2, the faster', stored?.lowLatencyCombine),
       )
+      if (thereInGraph !== undefined) {
+        const [fp8, both] = [
+          deepEp('V1 or V2, the faster', dispatched),
+          deepEp('V1 or V2, the faster', stored?.lowLatencyCombine),
+        ]
+        yield figure(`low-latency dispatch ${wire}, in a graph`, name, 0, thereInGraph, crossing * rowBytes, fp8)
+        yield figure(
+          `low-latency combine, what the pair ${wire} takes beyond it`,
+          name,
+          0,
+          pair - thereInGraph,
+          backBytes,
+          both,
+        )
+      }
       const what = `low-latency pair ${wire}, ${reduce}, in a graph`
       const them = wire === 'fp8' ? stored?.lowLatencyPairFp8 : undefined
       yield figure(what, name, 0, pair, crossing * rowBytes + backBytes, deepEp('V1', them))
     }
   }
+}
+
+/**
+ * Microseconds of a dispatch among dispatches of one graph. Slots count as read for good from here on: nothing may be combined after it.
+ * None overwrites what a peer still reads: a dispatch ends only when every peer has sent its own, so peers are one result behind at most,
+ * and results have slots of their own in turn.
+ */
+function dispatchesInGraph(node: PeerNode, there: readonly (readonly (() => void)[])[], times: number): number {
+  node.settle()
+  for (const parity of [0, 1])
+    node.each(r => r.device.context.upload(r.peer.at('slotDone', parity), new Int32Array(r.peer.size).fill(2 ** 30)))
+  return node.timeInGraph(
+    node.each((_, m) => i => there[i & 1]![m]!()),
+    20,
+    times,
+  )
 }
 
 /** The control that says whether a run may be compared with stored figures. */
