@@ -144,7 +144,7 @@ export interface DpRankState {
 export interface DeviceState {
   /** Steps replayed from captured graphs. */
   readonly graphSteps: number
-  /** Kernels and copies of the last step that was replayed untraced, with those around the graph; 0 before. */
+  /** Kernels and copies of the last step, with those around its graph; 0 when it was not replayed. Stamps of traces are left out. */
   readonly graphLaunches: number
 }
 

@@ -13,4 +13,4 @@ export {
   type TraceRing,
 } from './ring.js'
 export { type KindShare, summarize, type TraceSummary, type WaitSum } from './summary.js'
-export type { Trace, TracedOperation, TracedProgram, TracedRank } from './trace.js'
+export { operationOf, type Trace, type TracedOperation, type TracedProgram, type TracedRank } from './trace.js'

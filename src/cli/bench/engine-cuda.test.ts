@@ -1,20 +1,27 @@
 // What the benchmark of a model on a GPU counts without one: bytes and operations of Qwen3-30B-A3B's shape.
 import { describe, expect, it } from 'vitest'
-import { engineFlags } from '../../config/flags.js'
+import { type EngineFlags, engineFlags } from '../../config/flags.js'
 import { ReferencePacker } from '../../device/cpu/index.js'
 import { planModel } from '../../engine/load-model.js'
 import { decodeStepBytes } from './step-bytes.js'
 import { prefillFlop } from './step-flop.js'
 
-const plan = planModel(
-  engineFlags({ modelPath: 'bench/models/qwen3-30b-a3b', contextLength: 8192, maxTotalTokens: 8192 }),
-  {
-    packer: new ReferencePacker(),
-    memoryLimit: Number.POSITIVE_INFINITY,
-    requireMemory: () => {},
-    accelerator: { kind: 'cuda', memory: () => ({ free: 140e9, total: 141e9 }), fractionStatic: 0.85 },
-  },
-)
+const planOf = (given: Partial<EngineFlags> = {}) =>
+  planModel(
+    engineFlags({ modelPath: 'bench/models/qwen3-30b-a3b', contextLength: 8192, maxTotalTokens: 8192, ...given }),
+    {
+      packer: new ReferencePacker(),
+      memoryLimit: Number.POSITIVE_INFINITY,
+      requireMemory: () => {},
+      accelerator: {
+        kind: 'cuda',
+        memory: () => ({ free: 140e9, total: 141e9 }),
+        fractionStatic: 0.85,
+        gpuOfRank: rank => rank,
+      },
+    },
+  )
+const plan = planOf()
 const program = plan.programs[0]![0]!
 
 describe("Qwen3-30B-A3B's shape", () => {
@@ -43,5 +50,16 @@ describe("Qwen3-30B-A3B's shape", () => {
     const attention = 48 * 4 * ((4096 * 4097) / 2) * 32 * 256 * 2
     const head = 2 * 4 * 2048 * 151936
     expect(flop).toBe(weights + attention + head)
+  })
+
+  it('on two GPUs: each reads all but the experts and half of those, and the operations are the same in all', () => {
+    const layout = { tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true } as const
+    const { programs, dtype } = planOf({ ...layout, moeDenseTpSize: 1 })
+    const bytes = (of: typeof program, own: number) => decodeStepBytes(of, dtype, 32, 512, 1000, own)
+    const [one, half] = [bytes(program, 32), bytes(programs[0]![0]!, 16)]
+    const experts = 48 * 128 * (1 - (1 - 8 / 128) ** 32) * 3 * 768 * 2048 * 2
+    expect(Math.abs((one.weights - half.weights) / (experts / 2) - 1)).toBeLessThan(1e-6)
+    expect([one.kv, half.kv]).toEqual([32 * 512 * 1000, 16 * 512 * 1000])
+    expect(prefillFlop(programs[0]![0]!, 4, 4096)).toBe(prefillFlop(program, 4, 4096))
   })
 })

@@ -8,7 +8,6 @@ import type { Engine } from '../../engine/index.js'
 import { GREEDY } from '../../engine/request.js'
 import { drawExperts } from '../../runtime/fake-routing.js'
 import { CounterRandom, STREAM } from '../../runtime/random.js'
-import { summarize, type Trace } from '../../trace/index.js'
 import { engineModule, startWithProgress } from '../engine.js'
 import type { CliIo } from '../io.js'
 import { bytes, table } from '../report.js'
@@ -17,33 +16,31 @@ import { type BenchMachine, type BenchOptions, benchMachine, roomFor } from './m
 import { measure } from './run.js'
 import { decodeStepBytes, expectedExperts } from './step-bytes.js'
 import { prefillFlop } from './step-flop.js'
+import { type TracedDecode, tracedDecode } from './traced-decode.js'
 
 /** Prompts of the prefill measurement. */
 const PREFILL = { streams: 4, promptTokens: 4096, repetitions: 3 } as const
 /** Decode steps of a traced run, after as many that only warm up. */
 const TRACED_STEPS = 24
+/** The first of them capture their graph anew, with stamps. */
+const TRACED_ASIDE = 3
 /** 80 bytes each. */
 const TRACE_RECORDS = 1 << 17
 
 export interface CudaDecodeRow {
+  /** Of all ranks. */
   readonly batch: number
   readonly tokensPerSecond: number
   readonly stepMs: number
   /** Distinct experts of a layer that a step touches, mean over layers: counted where they are drawn, else expected of even routing. */
   readonly expertsTouched: number | null
-  /** Bytes of weights and KV cache that a step reads. */
+  /** Bytes of weights and KV cache that a rank reads in a step. */
   readonly stepBytes: number
   /** tokens/s if those bytes took no longer than at the bandwidth of the limits. */
   readonly limitTokensPerSecond: number
   readonly shareOfLimit: number
-  /** Kernels and copies queued for a step, those inside its graph included. */
-  readonly launches: number
-  /** The host's own time of a step: forming, voting, queueing, committing; without waiting. */
-  readonly hostUs: number
-  /** Share of the GPU's time between steps; traced, so with a stamp after every operation. */
-  readonly gpuIdleShare: number | null
-  /** Microseconds of a step by kind of operation, traced, largest first. */
-  readonly kinds: readonly { readonly kind: string; readonly calls: number; readonly us: number }[]
+  /** What a traced step showed, with a stamp after every operation; null when the streams never ran together. */
+  readonly traced: (TracedDecode & { readonly launches: number | null }) | null
 }
 
 export interface CudaPrefillRow {
@@ -64,6 +61,7 @@ export interface CudaBenchReport {
   readonly dtype: string
   readonly loadFormat: string
   readonly routing: string
+  readonly ranks: number
   readonly contextTokens: number
   readonly outputTokens: number
   readonly seed: number
@@ -102,6 +100,7 @@ export async function benchEngineCuda(io: CliIo, flags: EngineFlags, options: Be
       dtype: engine.plan.dtype === 'f32' ? 'float32' : 'bfloat16',
       loadFormat: flags.loadFormat,
       routing: engine.plan.fakeRouting ? 'drawn evenly' : 'as the router chooses',
+      ranks: engine.plan.topology.ranks.length,
       contextTokens: promptTokens + outputTokens / 2,
       outputTokens,
       seed,
@@ -127,7 +126,7 @@ async function measurePrefill(engine: Engine, io: CliIo, seed: number): Promise<
   }
   const tokensPerSecond = speeds.sort((a, b) => a - b)[repetitions >> 1]!
   const flop = prefillFlop(engine.plan.programs[0]![0]!, streams, promptTokens)
-  const limit = (streams * promptTokens) / (flop / LIMITS.flopPerSecond)
+  const limit = (streams * promptTokens) / (flop / (LIMITS.flopPerSecond * engine.plan.topology.ranks.length))
   return {
     streams,
     promptTokens,
@@ -138,29 +137,35 @@ async function measurePrefill(engine: Engine, io: CliIo, seed: number): Promise<
   }
 }
 
-/** A batch that decodes once more, recorded: only steps in which every stream takes a token. */
-async function traceDecode(engine: Engine, batch: number, promptTokens: number, seed: number): Promise<Trace> {
+/** A batch that decodes once more, recorded. */
+async function traceDecode(
+  engine: Engine,
+  batch: number,
+  promptTokens: number,
+  seed: number,
+): Promise<CudaDecodeRow['traced']> {
   const random = new CounterRandom(seed, STREAM.benchmark)
   const sampling = { ...GREEDY, maxTokens: 2 * TRACED_STEPS, ignoreEos: true }
   const trace = engine.trace!
   let begun = 0
+  /** Of each rank, when all streams run and nothing is stamped yet. */
+  let launches: readonly number[] = []
   const one = async (): Promise<void> => {
     const inputIds = Array.from({ length: promptTokens }, () => random.below(engine.vocabSize))
     let tokens = 0
     for await (const event of engine.generate({ inputIds, sampling })) {
       tokens += event.tokenIds.length
-      if (tokens === TRACED_STEPS && ++begun === 1) trace.start()
+      if (tokens !== TRACED_STEPS || ++begun > 1) continue
+      launches = engine.state().map(({ device }) => device?.graphLaunches ?? 0)
+      trace.start()
     }
   }
   await Promise.all(Array.from({ length: batch }, one))
   trace.stop()
-  const all = trace.read()
-  // The first steps capture their graph anew, with stamps.
-  const ranks = all.ranks.map(rank => {
-    const steps = rank.events.steps.filter(s => s.rows?.tokens === batch && s.operations.length > 0).slice(3)
-    return { ...rank, events: { ...rank.events, steps } }
-  })
-  return { ...all, ranks }
+  const traced = tracedDecode(trace.read(), batch, TRACED_ASIDE)
+  if (!traced) return null
+  const { attnDp } = engine.plan.topology.ranks[traced.rank]!
+  return { ...traced, launches: launches[attnDp] || null }
 }
 
 function decodeRow(
@@ -171,20 +176,16 @@ function decodeRow(
     decodeTokensPerSecond,
     decodeStepMs,
   }: { batch: number; decodeTokensPerSecond: number; decodeStepMs: number },
-  traced: Trace,
+  traced: CudaDecodeRow['traced'],
 ): CudaDecodeRow {
   const { plan } = engine
   const program = plan.programs[0]![0]!
   const contextTokens = promptTokens + outputTokens / 2
   const kvColumns = program.program.buffers.reduce((sum, b) => sum + (b.kind === 'kv' ? b.columns : 0), 0)
   const kvBytesPerToken = kvColumns * elementBytes(plan.activation)
-  const stepBytes = decodeStepBytes(program, plan.dtype, batch, contextTokens, kvBytesPerToken).total
+  const ownStreams = Math.ceil(batch / plan.topology.sizes.attnDp)
+  const stepBytes = decodeStepBytes(program, plan.dtype, batch, contextTokens, kvBytesPerToken, ownStreams).total
   const limit = batch / (stepBytes / LIMITS.bytesPerSecond)
-  const { kinds, deviceIdleShare } = summarize(traced)
-  const steps = traced.ranks[0]!.events.steps
-  const perStep = (us: number) => us / Math.max(1, steps.length)
-  const waiting = new Set(['sampling', 'idle', 'between'])
-  const host = new Set(['forming', 'voting', 'queueing', 'committing'])
   return {
     batch,
     tokensPerSecond: decodeTokensPerSecond,
@@ -193,12 +194,7 @@ function decodeRow(
     stepBytes,
     limitTokensPerSecond: limit,
     shareOfLimit: decodeTokensPerSecond / limit,
-    launches: engine.state()[0]!.device?.graphLaunches ?? 0,
-    hostUs: perStep(kinds.reduce((sum, k) => sum + (host.has(k.kind) ? k.us : 0), 0)),
-    gpuIdleShare: deviceIdleShare,
-    kinds: kinds
-      .filter(k => !host.has(k.kind) && !waiting.has(k.kind))
-      .map(k => ({ kind: k.kind, calls: perStep(k.calls), us: perStep(k.us) })),
+    traced,
   }
 }
 
@@ -234,6 +230,7 @@ export function cudaBenchText(report: CudaBenchReport): string {
       'launches',
       'host µs',
       'GPU idle',
+      ...(report.ranks > 1 ? ['of rank'] : []),
     ],
     report.decode.map(row => [
       String(row.batch),
@@ -243,9 +240,10 @@ export function cudaBenchText(report: CudaBenchReport): string {
       percent(row.shareOfLimit),
       bytes(row.stepBytes),
       row.expertsTouched === null ? '' : row.expertsTouched.toFixed(1),
-      String(row.launches),
-      row.hostUs.toFixed(0),
-      percent(row.gpuIdleShare),
+      row.traced ? String(row.traced.launches ?? 'no graph') : '',
+      row.traced ? row.traced.hostUs.toFixed(0) : '',
+      percent(row.traced?.gpuIdleShare ?? null),
+      ...(report.ranks > 1 ? [row.traced ? String(row.traced.rank) : ''] : []),
     ]),
   )
   const { prefill } = report
@@ -264,9 +262,10 @@ export function cudaBenchText(report: CudaBenchReport): string {
             ],
           ],
         )
-  const kinds = report.decode.map(row => {
-    const parts = row.kinds.slice(0, 8).map(k => `${k.kind} ${k.us.toFixed(0)} (${k.calls.toFixed(0)})`)
-    return `${row.batch}: ${parts.join(', ')}`
+  const kinds = report.decode.map(({ batch, traced }) => {
+    if (!traced) return `${batch}: never all at once, so nothing was traced`
+    const parts = traced.kinds.slice(0, 8).map(k => `${k.kind} ${k.us.toFixed(0)} (${k.calls.toFixed(0)})`)
+    return `${batch}${report.ranks > 1 ? `, rank ${traced.rank}` : ''}: ${parts.join(', ')}`
   })
   return `Switchyard ${report.version} on ${report.device}; ${machine.processor}, ${machine.cores} cores, Node ${machine.node}
 ${report.model}, ${report.dtype}, weights ${report.loadFormat}, experts ${report.routing}; context ${report.contextTokens}, ${report.outputTokens} out, seed ${report.seed}
@@ -274,7 +273,7 @@ limits: ${(limits.bytesPerSecond / 1e12).toFixed(1)} TB/s, ${(limits.flopPerSeco
 
 ${decode}
 ${prompts}
-GPU µs of a traced step by operation (calls), a stamp after each:
+GPU µs of a traced step by operation (calls), a stamp after each${report.ranks > 1 ? '; of the rank with most work' : ''}:
 ${kinds.join('\n')}
 `
 }

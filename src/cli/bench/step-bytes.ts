@@ -22,7 +22,7 @@ export const expectedExperts = (experts: number, topK: number, tokens: number): 
   experts * (1 - (1 - topK / experts) ** tokens)
 
 /**
- * @param batch sequences that decode together
+ * @param batch sequences that decode together, of all ranks: the experts of a rank compute rows of all
  * @param contextTokens mean tokens in the cache of one sequence
  * @param kvBytesPerToken over all layers
  */
@@ -32,6 +32,8 @@ export function decodeStepBytes(
   batch: number,
   contextTokens: number,
   kvBytesPerToken: number,
+  /** Sequences whose cache lies on this rank. */
+  ownSequences: number = batch,
 ): StepBytes {
   const specs = new Map(weights.weights.map(spec => [spec.name, spec]))
   const one = (name: string): number => {
@@ -48,12 +50,12 @@ export function decodeStepBytes(
   let total = 0
   for (const op of program.operations) {
     if (op.kind === 'linear' || op.kind === 'head_linear') total += one(op.args.weight) * count(op.args.weight)
-    if (op.kind !== 'experts') continue
+    if (op.kind !== 'experts' && op.kind !== 'dispatched_experts') continue
     const { gateUp, down, topK } = op.args
     const local = count(gateUp)
     const all = experts.get(op.layer) ?? local
     total += (local / all) * expectedExperts(all, topK, batch) * (one(gateUp) + one(down))
   }
-  const kv = batch * contextTokens * kvBytesPerToken
+  const kv = ownSequences * contextTokens * kvBytesPerToken
   return { weights: Math.round(total), kv: Math.round(kv), total: Math.round(total + kv) }
 }

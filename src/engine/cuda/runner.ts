@@ -193,6 +193,7 @@ export class CudaRunner implements StepRunner {
     const pieces = slot.inputs.write(batch, size ?? batch.tokens)
     slot.stage.launch([pieces, 1, 1], STAGE_THREADS)
     peers?.exchange.begin(size ?? batch.tokens, values.rows.gathered)
+    this.#graphLaunches = 0
     if (size === null) yield* this.#runOneByOne(of, batch, values, stamps)
     else if (device.capture && !peers?.lockstep) this.#replay(of, size, stamps)
     else yield* this.#launchPadded(of, size, stamps)
@@ -213,7 +214,8 @@ export class CudaRunner implements StepRunner {
     const graph = graphs.run(size, () => this.#launchAll(of, size, stamps))
     if (!graph) return
     this.#graphSteps++
-    if (!stamps) this.#graphLaunches = graph.nodes + LAUNCHES_AROUND
+    const stamped = stamps ? of.operations.length + 1 : 0
+    this.#graphLaunches = graph.nodes - stamped + LAUNCHES_AROUND
   }
 
   /** Every row of a decode step is drawn: all row counts are the batch's. */
