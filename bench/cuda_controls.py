@@ -21,10 +21,10 @@ TOLERANCE = 0.05
 
 
 # Longer than the host needs to queue a product: without it the GPU waits for launches of small ones, and the wait is timed.
-HEAD_START_CYCLES = 400_000
+HEAD_START_CYCLES = 1_000_000
 
 
-def median_us(run, repetitions=20):
+def median_us(run, repetitions=20, inner=5):
     for _ in range(3):
         run()
     torch.cuda.synchronize()
@@ -33,10 +33,11 @@ def median_us(run, repetitions=20):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(HEAD_START_CYCLES)
         begin.record()
-        run()
+        for _ in range(inner):
+            run()
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1000)
+        times.append(begin.elapsed_time(end) * 1000 / inner)
     return statistics.median(times)
 
 

@@ -245,6 +245,13 @@ DEVICE float fast_exp2(float x) {
 }
 DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
+/// 8×8 of 16 bits in a warp, row g in lanes 4g to 4g + 3, two a lane: rows become columns.
+DEVICE u32 transpose8x8(u32 pair) {
+  u32 out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
 // ---------------------------------------------------------------------------------------------- sm_90
 
 /// A tensor map as the driver encodes it. Kernels take it as `const __grid_constant__ TensorMap`.
@@ -304,6 +311,11 @@ DEVICE void tma_load_2d(u32 to, const TensorMap *map, int x, int y, u32 barrier)
 DEVICE void tma_load_3d(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
                "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+               : "memory");
+}
+DEVICE void tma_load_5d(u32 to, const TensorMap *map, int x, int y, int z, int v, int w, u32 barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+               "l"(map), "r"(x), "r"(y), "r"(z), "r"(v), "r"(w), "r"(barrier)
                : "memory");
 }
 /// As tma_load_2d, with a cache policy (see below).

@@ -1,8 +1,8 @@
 // Expert parallelism, normal mode: exact counts first, rows written once to where they stay, partial rows pulled back.
 //
 // 1. ep_notify: one block of 1,024 threads. Destinations of each token, its row at each of them (order: source rank, source token),
-//    counts to all peers in words that carry the epoch (no fence), their counts, where sources and experts begin; with
-//    alignment 128 also the tile records of grouped_gemm_sm90.cu.
+//    counts to all peers in words that carry the epoch (no fence), their counts, where sources and experts begin; and,
+//    where asked, the tile records of grouped products (at most `most` rows a tile: row_tiles.cuh).
 // 2. ep_dispatch_*: a warp a token. The row is read once and written to every member that has one of its experts, ids, weights
 //    and source token beside it; fp8 is quantised in registers on the way. The last block tells the peers and waits for theirs.
 // 3. ep_dispatch_expand: rows go on to the experts' segments while others are still travelling. `senders` blocks send to peers, a
@@ -14,12 +14,11 @@
 // Shapes: rows of any size that is a multiple of 16 bytes; up to 32 members; top-k up to 32.
 // Versions and times: docs/performance-ep-gpu.md.
 #include "ep.cuh"
+#include "row_tiles.cuh"
 
 using namespace ep;
 
 namespace {
-
-constexpr int TILE = 128;
 
 DEVICE int scan_inclusive(int x) {
 #pragma unroll
@@ -151,7 +150,7 @@ DEVICE void tell_and_wait(const Group *g, int parity, u32 epoch) {
 
 /// Shared memory: u32 [tokens] + i32 [members, ceil(tokens / 32)] + i32 [experts] + i32 [members, count_stride] + u8 [experts].
 extern "C" __global__ void __launch_bounds__(1024)
-    ep_notify(const Group *__restrict__ g, int parity, const int *ids, int ids_stride, int tokens, int alignment, int4 *tiles, int *tile_count) {
+    ep_notify(const Group *__restrict__ g, int parity, const int *ids, int ids_stride, int tokens, int alignment, int4 *tiles, int *tile_count, int most) {
   DYNAMIC_SHARED(u32, shared);
   BLOCK_SHARED(int, base, MAX_MEMBERS);
   BLOCK_SHARED(int, total, MAX_MEMBERS);
@@ -224,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
   __syncthreads();
   if (warp == 0) {
-    int row = 0;
+    int row = 0, tile = 0;
     for (int begin = 0; begin < locals; begin += 32) {
       const int e = begin + lane;
       int n = 0;
@@ -232,19 +231,21 @@ extern "C" __global__ void __launch_bounds__(1024)
         for (int s = 0; s < size; s++) n += counts[s * words + size + e];
       const int padded = (n + alignment - 1) / alignment * alignment;
       const int sum = scan_inclusive(padded), start = row + sum - padded;
+      const int each = rows_of_tile(n, most), parts = ceil_div(n, each), tiles_sum = scan_inclusive(parts);
       if (e < locals) {
         info[EXPERTS + e] = n;
         info[EXPERTS + locals + e] = start;
         info[EXPERTS + 2 * locals + e] = start;
         if (tiles)
-          for (int i = 0; i < n; i += TILE) tiles[(start + i) / TILE] = make_int4(e, start + i, min2(TILE, n - i), 0);
+          for (int i = 0; i < parts; i++)
+            tiles[tile + tiles_sum - parts + i] = make_int4(e, start + i * each, min2(each, n - i * each), 0);
       }
-      row += __shfl_sync(0xffffffffu, sum, 31);
+      row += __shfl_sync(0xffffffffu, sum, 31), tile += __shfl_sync(0xffffffffu, tiles_sum, 31);
     }
     if (lane == 0) {
       info[EXPANDED] = row;
       info[OVERFLOW] = overflow[0];
-      if (tile_count) *tile_count = row / TILE;
+      if (tile_count) *tile_count = tile;
       *state(g, EPOCH + parity) = epoch;
     }
   }

@@ -2,7 +2,7 @@
 //
 // 1. expert_count: `ids` [rows, top_k] (below 0: no expert) → within[slot] = place of the slot among those of its expert in its
 //    piece of 1,024 slots; before[piece][e] = place of the piece's first in expert e. slot = row · top_k + choice.
-// 2. expert_tiles: one block. Row offsets of experts, tiles {expert, first row, rows, 0} of at most 128 rows (grouped_gemm's), their number.
+// 2. expert_tiles: one block. Row offsets of experts, tiles {expert, first row, rows, 0} of at most `most` rows (row_tiles.cuh), their number.
 //    Leaves the counters zero, so that the next launch finds them so.
 // 3. expert_gather: place[slot], and copies of each token's row to its places. A warp a token.
 // 4. (grouped products)
@@ -11,9 +11,10 @@
 //
 // Versions and times: docs/performance-cuda.md.
 #include "elements.cuh"
+#include "row_tiles.cuh"
 
 namespace {
-constexpr int PIECE = 1024, TILE = 128;
+constexpr int PIECE = 1024;
 }
 
 extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, int ids_stride, int top_k, int slots, int experts,
@@ -35,14 +36,14 @@ extern "C" __global__ void __launch_bounds__(256) expert_count(const int *ids, i
     before[(i64)blockIdx.x * experts + e] = here[e] ? atomicAdd(&counts[e], here[e]) : 0;
 }
 
-extern "C" __global__ void __launch_bounds__(1024) expert_tiles(int *counts, int *offsets, int experts, int4 *tiles, int *tile_count) {
+extern "C" __global__ void __launch_bounds__(1024) expert_tiles(int *counts, int *offsets, int experts, int most, int4 *tiles, int *tile_count) {
   __shared__ int rows_of[32], tiles_of[32];
   allow_dependents();
   wait_for_predecessors();
   const int each = (experts + blockDim.x - 1) / blockDim.x;
   const int begin = min2((int)threadIdx.x * each, experts), end = min2(begin + each, experts);
   int rows = 0, parts = 0;
-  for (int e = begin; e < end; e++) rows += counts[e], parts += (counts[e] + TILE - 1) / TILE;
+  for (int e = begin; e < end; e++) rows += counts[e], parts += ceil_div(counts[e], rows_of_tile(counts[e], most));
   int row = rows, tile = parts;
 #pragma unroll
   for (int d = 1; d < 32; d <<= 1) {
@@ -54,9 +55,9 @@ extern "C" __global__ void __launch_bounds__(1024) expert_tiles(int *counts, int
   row -= rows, tile -= parts;
   for (int w = 0; w < warp_id(); w++) row += rows_of[w], tile += tiles_of[w];
   for (int e = begin; e < end; e++) {
-    const int n = counts[e];
+    const int n = counts[e], each = rows_of_tile(n, most);
     offsets[e] = row;
-    for (int at = 0; at < n; at += TILE) tiles[tile++] = make_int4(e, row + at, min2(TILE, n - at), 0);
+    for (int at = 0; at < n; at += each) tiles[tile++] = make_int4(e, row + at, min2(each, n - at), 0);
     row += n;
     counts[e] = 0;
   }

@@ -38,6 +38,7 @@ struct alignas(8) uint2 {
 };
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 
 namespace machine {

@@ -34,6 +34,8 @@ struct Rank {
   std::vector<int> ids;
   std::vector<float> weights;
   std::vector<bf16> x, out, to;
+  std::vector<int4> tiles;
+  int tile_count = -1;
 };
 
 struct Node {
@@ -158,8 +160,10 @@ void normal(Node &n, std::mt19937 &random, int parity, bool expand) {
     Rank &r = n.ranks[m];
     const int tokens = c.tokens[m];
     const size_t shared = 4 * (tokens + c.size * ((tokens + 31) / 32) + n.experts + c.size * n.ranks[m].group.count_stride) + n.experts;
+    // A tile an expert, and one more for every 16 pairs.
+    r.tiles.assign(n.experts + c.rows * K / 16 + 1, int4{-7, 0, 0, 0});
     machine::launch(machine, 1, threads, shared, [&r, parity, K, tokens, alignment] {
-      ep_notify(&r.group, parity, r.ids.data(), K, tokens, alignment, nullptr, nullptr);
+      ep_notify(&r.group, parity, r.ids.data(), K, tokens, alignment, r.tiles.data(), &r.tile_count, 16);
     });
   });
   n.each(random, [&](machine::Machine &machine, int m) {
@@ -206,7 +210,17 @@ void normal(Node &n, std::mt19937 &random, int parity, bool expand) {
       }
     }
     expect(info[RECEIVED] == row, "received", m, info[RECEIVED], row);
-    for (int e = 0; e < c.experts[m]; e++) expect(info[EXPERTS + e] == pairs[e], "pairs", m, e);
+    int tile = 0;
+    for (int e = 0; e < c.experts[m]; e++) {
+      expect(info[EXPERTS + e] == pairs[e], "pairs", m, e);
+      // Experts ascending; each one's rows once, in order.
+      for (int at = 0; at < pairs[e]; tile++) {
+        const int4 &t = n.ranks[m].tiles[tile];
+        expect(t.x == e && t.y == info[EXPERTS + c.experts[m] + e] + at && t.z > 0 && t.z <= 16, "tile", m, e, at);
+        at += t.z > 0 ? t.z : 16;
+      }
+    }
+    expect(tile == n.ranks[m].tile_count, "tiles", m, tile, n.ranks[m].tile_count);
   }
   const bool local = expand && random() % 2;
   const float times = expand ? 1.0f : 2.0f;

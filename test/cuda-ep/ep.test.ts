@@ -11,7 +11,7 @@ describe.skipIf(noCompiler)('expert parallelism between emulated GPUs', () => {
   let emulated: EmulatedKernels
   beforeAll(() => {
     emulated = new EmulatedKernels(
-      ['ep.cuh', 'ep_normal_sm90.cu', 'ep_low_latency.cuh', 'ep_slots_sm90.cu', 'ep_back_sm90.cu'],
+      ['ep.cuh', 'row_tiles.cuh', 'ep_normal_sm90.cu', 'ep_low_latency.cuh', 'ep_slots_sm90.cu', 'ep_back_sm90.cu'],
       filesOf(here),
     )
   })

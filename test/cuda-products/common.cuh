@@ -207,12 +207,23 @@ inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   });
 }
 
+inline u32 transpose8x8(u32 pair) {
+  const int lane = lane_id(), g = lane / 4, t = lane % 4;
+  u32 out = 0;
+  for (int e = 0; e < 2; e++) {
+    // Row g, column 2t + e of the result: row 2t + e, column g of what came.
+    const u32 from = __shfl_sync(0, pair, (2 * t + e) * 4 + g / 2);
+    out |= (from >> (g % 2 * 16) & 0xffffu) << (e * 16);
+  }
+  return out;
+}
+
 // ---------------------------------------------------------------------------------------------- sm_90
 
 struct TensorMap {
   const u8 *base;
-  u64 sizes[3], strides[2];
-  int box[3];
+  u64 sizes[5], strides[4];
+  int box[5];
 };
 
 struct Barrier {
@@ -278,20 +289,29 @@ inline u64 policy_evict_first() { return 0; }
 inline void bulk_load_hint(u32 to, const void *from, u32 bytes, u32 barrier, u64) { bulk_load(to, from, bytes, barrier); }
 inline void tma_prefetch_map(const TensorMap *) {}
 // A box of rows of 64 bf16 with 128-byte swizzle: bits 4 to 6 of the address are flipped by bits 7 to 9. Outside: zeros.
-inline void tma_load_3d(u32 to, const TensorMap *from, int x, int y, int z, u32 barrier) {
+inline void tma_load_5d(u32 to, const TensorMap *from, int x, int y, int z, int v, int w, u32 barrier) {
   if (to % 1024) machine::fail("a swizzled box at no multiple of 1024");
   queueCopy(barrier, [=, map = *from] {
-    for (int i = 0; i < map.box[0] * map.box[1] * map.box[2]; i++) {
-      const i64 at[3] = {x + i % map.box[0], y + i / map.box[0] % map.box[1], z + i / (map.box[0] * map.box[1])};
+    const int first[5] = {x, y, z, v, w};
+    int elements = 1;
+    for (int edge : map.box) elements *= edge ? edge : 1;
+    for (int i = 0; i < elements; i++) {
+      bool inside = true;
+      u64 offset = 0;
+      for (int d = 0, left = i; d < 5 && map.box[d]; left /= map.box[d], d++) {
+        const i64 index = first[d] + left % map.box[d];
+        inside = inside && index >= 0 && (u64)index < map.sizes[d];
+        offset += index * (d ? map.strides[d - 1] : 2);
+      }
       u16 value = 0;
-      if (std::equal(at, at + 3, map.sizes, [](i64 index, u64 size) { return index >= 0 && (u64)index < size; }))
-        value = *reinterpret_cast<const u16 *>(map.base + at[2] * map.strides[1] + at[1] * map.strides[0] + at[0] * 2);
+      if (inside) value = *reinterpret_cast<const u16 *>(map.base + offset);
       const u32 plain = to + i * 2;
       std::memcpy(machine::sharedAt(plain ^ ((plain >> 7 & 7) << 4), 2), &value, 2);
     }
-    arrived(barrierAt(barrier), 0, -(long)(map.box[0] * map.box[1] * map.box[2] * 2));
+    arrived(barrierAt(barrier), 0, -(long)(elements * 2));
   });
 }
+inline void tma_load_3d(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) { tma_load_5d(to, map, x, y, z, 0, 0, barrier); }
 inline void tma_load_2d(u32 to, const TensorMap *map, int x, int y, u32 barrier) { tma_load_3d(to, map, x, y, 0, barrier); }
 inline void tma_load_3d_hint(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64) {
   tma_load_3d(to, map, x, y, z, barrier);

@@ -1,10 +1,14 @@
 // Runs the kernels of products on the emulated machine and compares them with sums in double precision. A line a case; exits with 1
 // when one fails.
 #include "elements.cuh"
+#include "row_tiles.cuh"
 #include "wgmma.cuh"
 
 namespace skinny_kernels {
 #include "gemm_skinny_sm90.cu"
+}
+namespace columns_kernels {
+#include "grouped_gemm_columns_sm90.cu"
 }
 namespace grouped_kernels {
 #include "grouped_gemm_sm90.cu"
@@ -124,7 +128,8 @@ void run(const Skinny &c) {
 
 struct Grouped {
   const char *name;
-  bool mma, gated;
+  enum { MMA, SM90, COLUMNS } kernel;
+  bool gated;
   std::vector<int> rows; // of each group; below 0: of none
   int n, k, blocks, chunk;
 };
@@ -134,21 +139,30 @@ void run(const Grouped &c) {
   std::vector<int> groupOf;
   for (size_t g = 0; g < c.rows.size(); g++) {
     const int count = abs(c.rows[g]), group = c.rows[g] < 0 ? -1 : (int)g;
-    for (int at = 0; at < count; at += 128) tiles.push_back({group, (int)groupOf.size() + at, std::min(128, count - at), 0});
+    const int each = rows_of_tile(count, c.kernel == Grouped::COLUMNS ? 320 : 128);
+    for (int at = 0; at < count; at += each) tiles.push_back({group, (int)groupOf.size() + at, std::min(each, count - at), 0});
     groupOf.insert(groupOf.end(), count, group);
   }
   const int total = (int)groupOf.size(), groups = (int)c.rows.size(), count = (int)tiles.size();
   Rows r(total, total + 1, groups, c.n, c.k, c.gated);
   const u8 *w = reinterpret_cast<u8 *>(r.w.data());
-  if (c.mma) {
+  if (c.kernel == Grouped::MMA) {
     const auto kernel = c.gated ? mma_kernels::grouped_gemm_mma_gated : mma_kernels::grouped_gemm_mma;
     const int width = c.gated ? 32 : 64;
     launch({(unsigned)((c.n + width - 1) / width), (unsigned)count + 1, 1}, 256, 46080, [&] {
       kernel(r.x.data(), r.xStride, w, r.matrixBytes(), r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k);
     });
+  } else if (c.kernel == Grouped::COLUMNS) {
+    const auto kernel = c.gated ? columns_kernels::grouped_gemm_columns_gated : columns_kernels::grouped_gemm_columns;
+    const u64 row = (u64)c.k * 2, matrix = (u64)r.matrixBytes();
+    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total}, {(u64)r.xStride * 2}, {64, 32}};
+    const TensorMap plain{w, {(u64)c.k, (u64)c.n, (u64)groups}, {row, matrix}, {64, 128, 1}};
+    const TensorMap gated{w, {(u64)c.k, 8, 2, (u64)c.n / 8, (u64)groups}, {row, row * c.n, row * 8, matrix}, {64, 8, 2, 8, 1}};
+    launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 57344 + 1024 + 64,
+           [&] { kernel(x, c.gated ? gated : plain, r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk); });
   } else {
     const auto kernel = c.gated ? grouped_kernels::grouped_gemm_gated : grouped_kernels::grouped_gemm;
-    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total, 1}, {(u64)r.xStride * 2, 0}, {64, 128, 1}};
+    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total}, {(u64)r.xStride * 2}, {64, 128}};
     const TensorMap weights{w, {(u64)c.k, (u64)r.matrixBytes() / 2 / c.k, (u64)groups}, {(u64)c.k * 2, (u64)r.matrixBytes()}, {64, 128, 1}};
     launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 49152 + 1024 + 64,
            [&] { kernel(x, weights, r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk); });
@@ -183,7 +197,7 @@ void run(const Sorted &c) {
   for (int time = 0; time < 2; time++) {
     launch({(unsigned)pieces, 1, 1}, 256, c.experts * 4,
            [&] { expert_count(ids.data(), stride, c.topK, slots, c.experts, counts.data(), before.data(), within.data(), nullptr); });
-    launch({1, 1, 1}, 1024, 256, [&] { expert_tiles(counts.data(), offsets.data(), c.experts, tiles.data(), &tileCount); });
+    launch({1, 1, 1}, 1024, 256, [&] { expert_tiles(counts.data(), offsets.data(), c.experts, 128, tiles.data(), &tileCount); });
     launch({(unsigned)(c.rows + 7) / 8, 1, 1}, 256, 0, [&] {
       expert_gather(x.data(), c.width + 8, c.width, ids.data(), stride, c.topK, c.rows, c.experts, offsets.data(), before.data(),
                     within.data(), place.data(), to.data());
@@ -209,8 +223,9 @@ void run(const Sorted &c) {
   int at = 0, tile = 0;
   for (int e = 0; e < c.experts; e++) {
     ok = ok && offsets[e] == at && counts[e] == 0;
-    for (int r = 0; r < of[e]; r += 128, tile++)
-      ok = ok && tiles[tile].x == e && tiles[tile].y == at + r && tiles[tile].z == std::min(128, of[e] - r);
+    const int each = rows_of_tile(of[e], 128);
+    for (int r = 0; r < of[e]; r += each, tile++)
+      ok = ok && tiles[tile].x == e && tiles[tile].y == at + r && tiles[tile].z == std::min(each, of[e] - r);
     at += of[e];
   }
   for (int s = 0; s < slots; s++) {
@@ -244,11 +259,15 @@ int main() {
       {"routed, many rows an expert, gated", 2, 300, 4, 2, 2, 24, 64, 16, 3, 32, true},
   };
   const Grouped grouped[] = {
-      {"mma, ragged groups", true, false, {1, 130, 0, 200}, 136, 136, 0, 0},
-      {"mma, gated, rows of no group", true, true, {77, -128, 5}, 72, 72, 0, 0},
-      {"wgmma, one tile", false, false, {128}, 256, 64, 1, 8},
-      {"wgmma, ragged groups, several tiles a block", false, false, {1, 130, 0, 200, -5, 9}, 264, 520, 3, 2},
-      {"wgmma, gated", false, true, {77, -128, 5, 130}, 136, 328, 4, 8},
+      {"mma, ragged groups", Grouped::MMA, false, {1, 130, 0, 200}, 136, 136, 0, 0},
+      {"mma, gated, rows of no group", Grouped::MMA, true, {77, -128, 5}, 72, 72, 0, 0},
+      {"wgmma, one tile", Grouped::SM90, false, {128}, 256, 64, 1, 8},
+      {"wgmma, ragged groups, several tiles a block", Grouped::SM90, false, {1, 130, 0, 200, -5, 9}, 264, 520, 3, 2},
+      {"wgmma, gated", Grouped::SM90, true, {77, -128, 5, 130}, 136, 328, 4, 8},
+      {"columns, one tile", Grouped::COLUMNS, false, {256}, 128, 64, 1, 1},
+      {"columns, two instructions a step", Grouped::COLUMNS, false, {300}, 136, 328, 2, 1},
+      {"columns, ragged groups, several tiles a block", Grouped::COLUMNS, false, {1, 330, 0, 170, -5, 39}, 264, 392, 3, 2},
+      {"columns, gated", Grouped::COLUMNS, true, {77, -128, 5, 281}, 72, 328, 4, 2},
   };
   const Sorted sorted[] = {
       {"rows of one token", 1, 8, 16, 64},

@@ -18,22 +18,22 @@ inline float swizzledElement(u64 descriptor, int row, int k) {
   return to_float(bf16{bits});
 }
 
-inline void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) {
+inline void multiply64(int columns, float *d, u64 a, u64 b, int accumulate) {
   const int number = machine::current->number, group = number / 128;
   warpgroupLanes[number] = {d, a, b, accumulate};
   machine::Meeting &meeting = warpgroups[group];
   meeting.size = 128;
-  machine::meet(meeting, "wgmma", [group] {
+  machine::meet(meeting, "wgmma", [group, columns] {
     static float A[64][16], B[256][16];
     const WarpgroupLane &first = warpgroupLanes[group * 128];
     for (int k = 0; k < 16; k++) {
       for (int r = 0; r < 64; r++) A[r][k] = swizzledElement(first.a, r, k);
-      for (int r = 0; r < 256; r++) B[r][k] = swizzledElement(first.b, r, k);
+      for (int r = 0; r < columns; r++) B[r][k] = swizzledElement(first.b, r, k);
     }
     for (int t = 0; t < 128; t++) {
       const WarpgroupLane &lane = warpgroupLanes[group * 128 + t];
       if (lane.a != first.a || lane.b != first.b) machine::fail("lanes of a warpgroup name different matrices");
-      for (int e = 0; e < 128; e++) {
+      for (int e = 0; e < columns / 2; e++) {
         const int row = t / 32 * 16 + t % 32 / 4 + (e >> 1 & 1) * 8, column = e / 4 * 8 + 2 * (t % 4) + (e & 1);
         float sum = lane.accumulate ? lane.d[e] : 0.0f;
         for (int k = 0; k < 16; k++) sum += A[row][k] * B[column][k];
@@ -42,6 +42,7 @@ inline void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) {
     }
   });
 }
+inline void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) { multiply64(256, d, a, b, accumulate); }
 inline u32 cluster_rank() { return 0; }
 inline void cluster_sync() {}
 inline void mbarrier_arrive_at(u32 barrier, u32) { mbarrier_arrive(barrier); }

@@ -15,6 +15,7 @@ const WAYS: readonly (readonly [string, number, number, GroupedVariant])[] = [
   ['slot by slot', 4096, 0, 'mma'],
   ['streamed', 0, 4096, 'mma'],
   ['sorted, mma', 0, 0, 'mma'],
+  ['sorted, columns', 0, 0, 'columns'],
   ['sorted, sm90', 0, 0, 'sm90'],
   ['sorted, pair', 0, 0, 'pair'],
 ]

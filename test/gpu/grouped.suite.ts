@@ -1,7 +1,12 @@
 // Grouped products of one variant of the kernel against float64 sums: ragged tiles, tiles of no group, tails of every size, more
 // tiles than blocks.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { bindGroupedGemm, type GroupedVariant, TILE_ROWS } from '../../src/device/cuda/ops/grouped-gemm.js'
+import {
+  bindGroupedGemm,
+  type GroupedVariant,
+  mostTileRows,
+  rowsOfTile,
+} from '../../src/device/cuda/ops/grouped-gemm.js'
 import { bf16Value, expectWithin, Gpu, product, storeBound, UNTOUCHED } from './gemm.suite.js'
 
 interface Case {
@@ -23,6 +28,19 @@ const CASES: readonly Case[] = [
   { name: 'aligned groups with tiles of no group', rows: [100, -128, 256, 40], n: 512, k: 192, align: 128 },
   { name: 'more tiles than blocks', rows: [900, 1000, 37, 1500, 128, 700], n: 1024, k: 72 },
   { name: 'gated', rows: [128, 5], n: 128, k: 128, gated: true },
+  {
+    name: 'every width of a tile',
+    rows: [16, 32, 33, 64, 100, 150, 176, 190, 200, 224, 240, 256, 272, 288, 304, 320],
+    n: 128,
+    k: 192,
+  },
+  {
+    name: 'gated, every width of a tile',
+    rows: [7, 176, 190, 208, 224, 240, 256, 272, 288, 304, 320],
+    n: 64,
+    k: 136,
+    gated: true,
+  },
   { name: 'gated, tails', rows: [1, 130, 0, 300, 17], n: 72, k: 264, gated: true },
   { name: 'gated, more tiles than blocks', rows: [600, 1000, 37, 900, 128, 700], n: 768, k: 64, gated: true },
 ]
@@ -43,7 +61,8 @@ export function groupedSuite(variant: GroupedVariant): void {
         at = Math.ceil(at / align) * align
         const end = at + Math.abs(count)
         for (let r = at; r < end; r++) groupOf[r] = count < 0 ? -1 : g
-        for (; at < end; at += TILE_ROWS) tiles.push([count < 0 ? -1 : g, at, Math.min(TILE_ROWS, end - at), 0])
+        const each = rowsOfTile(end - at, mostTileRows(variant))
+        for (; at < end; at += each) tiles.push([count < 0 ? -1 : g, at, Math.min(each, end - at), 0])
         at = end
       })
       const total = at

@@ -1,7 +1,7 @@
 // A whole MoE layer of `bench ep --device cuda`: router → dispatch by expert → gate-up → down → weighted sums → combine, beside its
 // parts, their limits, and the same layer of DeepEP V2 and DeepGEMM by stored figures. A token is computed again from the weights.
 import { INFO } from '../../comm/peer/index.js'
-import { bindGroupedGemm, type GroupedGemmSpec } from '../../device/cuda/ops/grouped-gemm.js'
+import { bindGroupedGemm, type GroupedGemmSpec, mostTileRows } from '../../device/cuda/ops/grouped-gemm.js'
 import type { PackedMatrix, RouterSpec } from '../../device/ops.js'
 import { fromBits } from './ep-cuda-data.js'
 import { type EpCudaFigure, figure } from './ep-cuda-figure.js'
@@ -22,10 +22,10 @@ const interOf = (hidden: number): number =>
 
 /** Kernels of the grouped product and how many row tiles a strip of their walk holds: the fastest is taken. */
 const VARIANTS = [
-  { variant: 'sm90', strip: 8 },
-  { variant: 'sm90', strip: 3 },
-  { variant: 'sm90', strip: 16 },
-  { variant: 'pair', strip: 8 },
+  { variant: 'columns', strip: 1 },
+  { variant: 'columns', strip: 2 },
+  { variant: 'columns', strip: 4 },
+  { variant: 'columns', strip: 8 },
 ] as const
 
 interface LayerRank {
@@ -124,8 +124,7 @@ export function* layer(shape: EpCudaShape, o: EpCudaOptions, prepared: Prepared)
   }
 }
 
-const told = (v: number): string =>
-  `${VARIANTS[v]!.variant === 'pair' ? 'pairs of blocks' : 'single blocks'}, strips of ${VARIANTS[v]!.strip}`
+const told = (v: number): string => `strips of ${VARIANTS[v]!.strip}`
 
 /** Rows of the busiest rank: of experts, with what pads their segments to 128, from other ranks, and of experts for other ranks. */
 interface Counts {
@@ -195,7 +194,7 @@ function bindLayer(r: NodeRank, m: number, shape: EpCudaShape, { x, out }: Prepa
     ids: { address: addresses.ids, stride: topK },
     weights: { address: addresses.weights, stride: topK },
   }
-  const notify = r.peer.bindNotify(0, mine, { alignment: 128, tiles, tileCount })
+  const notify = r.peer.bindNotify(0, mine, { alignment: 128, tiles, tileCount, tileRows: mostTileRows('columns') })
   const expand = { to: { address: to, stride: hidden * 2 }, rows }
   const send = r.peer.bindDispatch(0, mine, { kind: 'wire', address: x[m]!, stride: hidden * 2 }, { expand })
   const gateUp = matrix(2 * inter, hidden)

@@ -217,11 +217,16 @@ export class PeerRank implements Disposable {
     return out
   }
 
-  /** Counts of both sides. `alignment`: rows that experts' segments are padded to; tiles (int4) and their number where asked. */
+  /** Counts of both sides. `alignment`: rows that experts' segments are padded to; tiles (int4) of at most `tileRows`, and their number, where asked. */
   bindNotify(
     parity: number,
     routing: DeviceRouting,
-    { alignment = 1, tiles = 0, tileCount = 0 }: { alignment?: number; tiles?: number; tileCount?: number } = {},
+    {
+      alignment = 1,
+      tiles = 0,
+      tileCount = 0,
+      tileRows = 128,
+    }: { alignment?: number; tiles?: number; tileCount?: number; tileRows?: number } = {},
   ): LaunchTokens {
     const { ids, tokens } = routing
     const experts = totalExperts(this.config)
@@ -230,8 +235,8 @@ export class PeerRank implements Disposable {
     const args = this.kernels
       .kernel(NORMAL, 'ep_notify')
       .bind(
-        ['u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64'],
-        [this.#group, parity, ids.address, ids.stride, tokens, alignment, tiles, tileCount],
+        ['u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'u64', 'u64', 'i32'],
+        [this.#group, parity, ids.address, ids.stride, tokens, alignment, tiles, tileCount, tileRows],
       )
     return forTokens(tokens, now => {
       args.set(4, now)

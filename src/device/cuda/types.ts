@@ -64,6 +64,8 @@ export interface LaunchArguments {
 export interface CudaEvent extends DeviceEvent, Disposable {
   /** Puts the event at the end of what is queued now. An event may be recorded again. */
   record(stream: CudaStream): void
+  /** Waits in the driver, for start-up, tests and benchmarks. */
+  synchronize(): void
   /** Milliseconds between two recorded and finished events that were made with `timing`. */
   elapsedSince(earlier: CudaEvent): number
   /** The driver's handle. */
@@ -134,9 +136,9 @@ export interface CudaBlas {
 export interface TensorMapSpec {
   readonly address: number
   readonly dtype: 'bf16' | 'f32' | 'u8'
-  /** Elements in each dimension, innermost first; 2 or 3 dimensions. */
+  /** Elements in each dimension, innermost first; 2 to 5 dimensions. */
   readonly sizes: readonly number[]
-  /** Bytes between neighbours of dimension 1 (and 2); multiples of 16. */
+  /** Bytes between neighbours of dimension 1 and on; multiples of 16. */
   readonly strides: readonly number[]
   /** Elements a copy moves in each dimension. The innermost times the element size may not exceed the swizzle. */
   readonly box: readonly number[]

@@ -3,7 +3,7 @@ import { CounterRandom, STREAM } from '../../../runtime/random.js'
 import type { PackedMatrix } from '../../ops.js'
 import { fastExperts } from '../ops/experts-fast.js'
 import { bindGemv } from '../ops/gemv.js'
-import { bindGroupedGemm, type GroupedVariant, TILE_ROWS } from '../ops/grouped-gemm.js'
+import { bindGroupedGemm, type GroupedVariant, mostTileRows, rowsOfTile } from '../ops/grouped-gemm.js'
 import { bindSkinny } from '../ops/skinny.js'
 import { type BenchDevice, figure, type KernelBench, type KernelFigure } from './bench.js'
 
@@ -46,16 +46,17 @@ function check(b: BenchDevice, r: Result): number {
   return got[0]!
 }
 
-/** Tile records of groups that begin at multiples of 128 rows. */
-const tileRecords = (rows: readonly number[], room: number): number[] =>
-  rows.flatMap((count, g) =>
-    Array.from({ length: Math.ceil(count / TILE_ROWS) }, (_, i) => [
-      g,
-      g * room + i * TILE_ROWS,
-      Math.min(TILE_ROWS, count - i * TILE_ROWS),
-      0,
-    ]).flat(),
-  )
+/** Tile records of groups of `count` rows that begin at multiples of `room` rows, and their number, on the device. */
+function putTiles(b: BenchDevice, groups: number, count: number, room: number, variant: GroupedVariant) {
+  const each = rowsOfTile(count, mostTileRows(variant))
+  const records = Array.from({ length: groups }, (_, g) =>
+    Array.from({ length: Math.ceil(count / each) }, (_, i) => [
+      ...[g, g * room + i * each, Math.min(each, count - i * each), 0],
+    ]),
+  ).flat(2)
+  const maxTiles = records.length / 4
+  return { tiles: b.put(Int32Array.from(records)), tileCount: b.put(Int32Array.of(maxTiles)), maxTiles, variant }
+}
 
 const CONTIGUOUS = [
   [8, 1024, 4096, 7168, false],
@@ -73,33 +74,27 @@ function* contiguous(b: BenchDevice): Iterable<KernelFigure> {
     const weight = b.matrix(n, k, groups)
     const x = b.kernels.addressOf(b.random(rows * k))
     const outWidth = gated ? n / 2 : n
-    const records = Int32Array.from(
-      tileRecords(
-        Array.from({ length: groups }, () => perGroup),
-        perGroup,
-      ),
-    )
-    const [tiles, tileCount] = [b.put(records), b.put(Int32Array.of(records.length / 4))]
     const sizes = { bytes: 2 * (groups * n * k + rows * k + rows * outWidth), flop: 2 * rows * n * k }
     const variants: readonly (readonly [GroupedVariant, number?])[] = [
+      ['columns', 1],
+      ['columns', 4],
+      ['columns', 8],
       ['sm90', 8],
-      ['sm90', 16],
       ['pair', 8],
-      ['pair', 16],
       ...(perGroup === 512 ? ([['mma']] as const) : []),
     ]
     for (const [variant, strip] of variants) {
       const out = b.kernels.addressOf(b.lend(rows * outWidth * 2))
-      const maxTiles = records.length / 4
+      const tiles = putTiles(b, groups, perGroup, perGroup, variant)
       const spec = {
-        ...{ weight, gated, tiles, tileCount, maxTiles, variant },
+        ...{ weight, gated, ...tiles },
         ...(strip ? { strip } : {}),
         x: { address: x, stride: k, rows },
         out: { address: out, stride: outWidth },
       }
       const run = bindGroupedGemm(b.kernels, spec)
       const time = b.time(run)
-      const worst = check(b, { x, xStride: k, weight, out, outStride: outWidth, gated, tiles, tileCount })
+      const worst = check(b, { x, xStride: k, weight, out, outStride: outWidth, gated, ...tiles })
       const name = `grouped ${variant}${strip ? `, strips of ${strip}` : ''}${gated ? ', gated' : ''}`
       yield figure(name, `${groups} × ${perGroup} rows, N ${n}, K ${k}`, time, sizes, worst)
     }
@@ -124,12 +119,13 @@ function* masked(b: BenchDevice): Iterable<KernelFigure> {
     const outWidth = gated ? n / 2 : n
     const out = b.kernels.addressOf(b.lend(rows * outWidth * 2))
     const all = Array.from({ length: groups }, () => perGroup)
-    const records = Int32Array.from(tileRecords(all, room))
-    const [tiles, tileCount] = [b.put(records), b.put(Int32Array.of(records.length / 4))]
     const live = groups * perGroup
     const sizes = { bytes: 2 * (groups * n * k + live * k + live * outWidth), flop: 2 * live * n * k }
     const shape = `${groups} × ${perGroup} rows, N ${n}, K ${k}`
-    const result = { x, xStride: k, weight, out, outStride: outWidth, gated, tiles, tileCount }
+    const result = {
+      ...{ x, xStride: k, weight, out, outStride: outWidth, gated },
+      ...putTiles(b, groups, perGroup, room, 'columns'),
+    }
     const kind = gated ? ', gated' : ''
     const streamed = bindSkinny(
       b.kernels,
@@ -151,9 +147,9 @@ function* masked(b: BenchDevice): Iterable<KernelFigure> {
         check(b, result),
       )
     b.context.upload(out, new Uint16Array(rows * outWidth))
-    for (const variant of ['sm90', 'pair'] as const) {
+    for (const variant of ['columns', 'sm90', 'pair'] as const) {
       const run = bindGroupedGemm(b.kernels, {
-        ...{ weight, gated, tiles, tileCount, maxTiles: records.length / 4, variant },
+        ...{ weight, gated, ...putTiles(b, groups, perGroup, room, variant) },
         x: { address: x, stride: k, rows },
         out: { address: out, stride: outWidth },
       })
@@ -283,8 +279,9 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       return new Float32Array(Uint32Array.from(bits, w => w << 16).buffer)
     }
     const ways = [
-      ...(slots <= 64 ? [['gemv', slots, 0, 'sm90'] as const] : []),
-      ...(slots <= 4096 ? [['streamed', 0, slots, 'sm90'] as const] : []),
+      ...(slots <= 64 ? [['gemv', slots, 0, 'columns'] as const] : []),
+      ...(slots <= 4096 ? [['streamed', 0, slots, 'columns'] as const] : []),
+      ['sorted columns', 0, 0, 'columns'] as const,
       ['sorted sm90', 0, 0, 'sm90'] as const,
       ['sorted pair', 0, 0, 'pair'] as const,
     ]

@@ -6,7 +6,15 @@ import type { CudaKernels } from '../kernels.js'
 import type { ArgumentType } from '../types.js'
 import { faultAddress } from './faults.js'
 import { bindGemvExperts, refusesGemvExperts } from './gemv.js'
-import { bindGroupedGemm, type GroupedVariant, maxTilesOf, refusesGrouped, TILE_BYTES } from './grouped-gemm.js'
+import {
+  bindGroupedGemm,
+  type GroupedVariant,
+  groupedVariant,
+  maxTilesOf,
+  mostTileRows,
+  refusesGrouped,
+  TILE_BYTES,
+} from './grouped-gemm.js'
 import { bindSkinny, refusesSkinny } from './skinny.js'
 
 type ExpertsSpec = Parameters<Ops['experts']>[0]
@@ -43,7 +51,7 @@ export function layOutScratch(
   const place = take(slots * 4)
   const within = take(slots * 2)
   const before = take(Math.ceil(slots / PIECE) * experts * 4)
-  const tiles = take(maxTilesOf(slots, experts) * TILE_BYTES)
+  const tiles = take(maxTilesOf(slots, experts, 'mma') * TILE_BYTES)
   return { slots, rows, inner, place, within, before, tiles, fits: end <= bytes }
 }
 
@@ -154,7 +162,7 @@ function bindSorted(
   { x, ids, topK, gateUp, down, scratch }: ExpertsSpec,
   at: ScratchLayout,
   combine: Combine,
-  variant?: GroupedVariant,
+  variant = groupedVariant(d.properties.capability),
 ): Kernel | undefined {
   const [hidden, inter, experts] = [down.n, down.k, gateUp.count]
   const begin = d.address(scratch)
@@ -170,15 +178,14 @@ function bindSorted(
   const countsAt = d.workspace(experts * 8 + 64, `counters of ${experts} sorted experts`)
   const offsetsAt = countsAt + experts * 4
   const tileCountAt = countsAt + experts * 8
-  const common = { tiles: tilesAt, tileCount: tileCountAt, maxTiles: maxTilesOf(at.slots, experts) }
-  const chosen = variant === undefined ? {} : { variant }
+  const common = { tiles: tilesAt, tileCount: tileCountAt, maxTiles: maxTilesOf(at.slots, experts, variant), variant }
   const firstSpec = {
-    ...{ ...common, ...chosen, weight: gateUp, gated: true },
+    ...{ ...common, weight: gateUp, gated: true },
     x: { address: rowsAt, stride: hidden, rows: at.slots },
     out: { address: innerAt, stride: inter },
   }
   const secondSpec = {
-    ...{ ...common, ...chosen, weight: down, gated: false },
+    ...{ ...common, weight: down, gated: false },
     x: { address: innerAt, stride: inter, rows: at.slots },
     // The rows that went in are not needed any more.
     out: { address: rowsAt, stride: hidden },
@@ -194,9 +201,11 @@ function bindSorted(
     )
   const tiles = d
     .kernel('expert_rows.cu', 'expert_tiles')
-    .bind(['u64', 'u64', 'i32', 'u64', 'u64'], [countsAt, offsetsAt, experts, tilesAt, tileCountAt], {
-      programmatic: true,
-    })
+    .bind(
+      ['u64', 'u64', 'i32', 'i32', 'u64', 'u64'],
+      [countsAt, offsetsAt, experts, mostTileRows(variant), tilesAt, tileCountAt],
+      { programmatic: true },
+    )
   const gather = d
     .kernel('expert_rows.cu', 'expert_gather')
     .bind(
@@ -217,7 +226,7 @@ function bindSorted(
     tiles.launch([1, 1, 1], 1024)
     gather.set(6, rows)
     gather.launch([Math.ceil(rows / GATHER_ROWS), 1, 1], 256)
-    const most = maxTilesOf(slots, experts)
+    const most = maxTilesOf(slots, experts, variant)
     first(most)
     second(most)
     last(rows)

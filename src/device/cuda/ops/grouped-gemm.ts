@@ -1,25 +1,42 @@
-// Grouped products over many rows on a GPU: rows lie tile by tile, a tile of at most 128 rows has one group. Which tiles there are
-// is read on the device, so nothing here depends on a step's routing. Kernels: grouped_gemm_sm90.cu, grouped_gemm_mma.cu.
+// Grouped products over many rows on a GPU: rows lie tile by tile, a tile has one group. Which tiles there are is read on the device, so
+// nothing here depends on a step's routing. Kernels: grouped_gemm_columns_sm90.cu, grouped_gemm_sm90.cu, grouped_gemm_mma.cu.
 import type { PackedMatrix } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 import type { LaunchArguments } from '../types.js'
 
-/** Rows of a tile, at most. */
-export const TILE_ROWS = 128
 /** Bytes of a tile's record: i32 group, first row, rows, 0. */
 export const TILE_BYTES = 16
 
-/** Columns of `out` that a block of the sm_90 kernel makes. */
-const WIDTH = { plain: 256, gated: 128 } as const
-const MMA_WIDTH = { plain: 64, gated: 32 } as const
-const THREADS = { sm90: 384, mma: 256 } as const
-/** 4 stages of 48 KiB, room to align them to 1 KiB, barriers. */
-const SM90_SHARED_BYTES = 4 * (48 << 10) + 1024 + 64
-/** Row tiles that one strip of the walk over tiles holds. 8 by 16 column tiles are about a wave of 132 blocks. */
-const STRIP = 8
+/**
+ * `columns`: rows of x are the columns of the tensor cores' products, tiles as long as a group of usual length; `sm90`: a block a tile of
+ * 128 rows; `pair`: clusters of two such blocks share weights; `mma`: the slow path and reference.
+ */
+export type GroupedVariant = 'columns' | 'sm90' | 'pair' | 'mma'
 
-/** `sm90`: a block a tile; `pair`: clusters of two blocks share weights; `mma`: the slow path and reference. */
-export type GroupedVariant = 'sm90' | 'pair' | 'mma'
+/** Rows of a tile, at most. */
+const MOST_ROWS = { columns: 320, sm90: 128, pair: 128, mma: 128 } as const
+/** Columns of `out` that a block makes. */
+const WIDTH = {
+  columns: { plain: 128, gated: 64 },
+  sm90: { plain: 256, gated: 128 },
+  pair: { plain: 256, gated: 128 },
+  mma: { plain: 64, gated: 32 },
+} as const
+const THREADS = { columns: 384, sm90: 384, pair: 384, mma: 256 } as const
+/** 4 stages, room to align them to 1 KiB, barriers. */
+const SHARED_BYTES = { columns: 4 * (56 << 10) + 1024 + 64, sm90: 4 * (48 << 10) + 1024 + 64 } as const
+/** Row tiles that one strip of the walk over tiles holds: with the column tiles beside them about a wave of 132 blocks. */
+const STRIP = { columns: 4, sm90: 8, pair: 8 } as const
+
+/** What a GPU of this capability (90: Hopper) uses where nobody asks for another. */
+export const groupedVariant = (capability: number): GroupedVariant => (capability === 90 ? 'columns' : 'mma')
+
+/** Most rows of a tile for the kernel that will take it. */
+export const mostTileRows = (variant: GroupedVariant): number => MOST_ROWS[variant]
+
+/** Rows of each tile of a group but the last; the rule of kernels/cuda/row_tiles.cuh. */
+export const rowsOfTile = (rows: number, most: number): number =>
+  rows === 0 ? most : Math.ceil(Math.ceil(rows / Math.ceil(rows / most)) / 16) * 16
 
 export interface GroupedGemmSpec {
   /** bf16 rows, k elements each; `rows` is how many the memory holds: no tile reaches past them. */
@@ -54,7 +71,7 @@ export function refusesGrouped({ x, weight, out, gated }: GroupedGemmSpec): stri
 export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTiles?: number) => void {
   const { x, weight, out, gated, tiles, tileCount } = spec
   const n = gated ? weight.n / 2 : weight.n
-  const variant = spec.variant ?? (d.properties.capability === 90 ? 'sm90' : 'mma')
+  const variant = spec.variant ?? groupedVariant(d.properties.capability)
   const shape = gated ? 'gated' : 'plain'
   if (variant === 'mma') {
     const kernel = d.kernel('grouped_gemm_mma.cu', gated ? 'grouped_gemm_mma_gated' : 'grouped_gemm_mma')
@@ -74,36 +91,41 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
       ],
       { programmatic: true },
     )
-    const columns = Math.ceil(n / MMA_WIDTH[shape])
+    const columns = Math.ceil(n / WIDTH.mma[shape])
     return (maxTiles = spec.maxTiles) => {
       if (maxTiles > 0) args.launch([columns, maxTiles, 1], THREADS.mma)
     }
   }
-  const strip = spec.strip ?? STRIP
+  const strip = spec.strip ?? STRIP[variant]
   const pair = variant === 'pair'
-  const name = `grouped_gemm${gated ? '_gated' : ''}${pair ? '_pair' : ''}`
-  const box = [64, 128]
-  const args = d.kernel('grouped_gemm_sm90.cu', name).bind(
+  const map = { dtype: 'bf16', swizzle: '128B', l2Promotion: '256B' } as const
+  const wAddress = d.addressOf(weight.span)
+  const rowBytes = weight.k * 2
+  const file = variant === 'columns' ? 'grouped_gemm_columns_sm90.cu' : 'grouped_gemm_sm90.cu'
+  const name = variant === 'columns' ? 'grouped_gemm_columns' : 'grouped_gemm'
+  // Gate and up rows of the columns kernel come in turns of 8: rows are seen as [blocks of 8, gate or up, 8].
+  const turns = variant === 'columns' && gated
+  const args = d.kernel(file, `${name}${gated ? '_gated' : ''}${pair ? '_pair' : ''}`).bind(
     ['tensorMap', 'tensorMap', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'],
     [
       d.tensorMap({
+        ...map,
         address: x.address,
-        dtype: 'bf16',
         sizes: [weight.k, x.rows],
         strides: [x.stride * 2],
-        box,
-        swizzle: '128B',
-        l2Promotion: '256B',
+        box: [64, variant === 'columns' ? 32 : 128],
       }),
-      d.tensorMap({
-        address: d.addressOf(weight.span),
-        dtype: 'bf16',
-        sizes: [weight.k, weight.n, weight.count],
-        strides: [weight.k * 2, weight.strideBytes],
-        box: [...box, 1],
-        swizzle: '128B',
-        l2Promotion: '256B',
-      }),
+      d.tensorMap(
+        turns
+          ? {
+              ...{ ...map, address: wAddress, sizes: [weight.k, 8, 2, n / 8, weight.count] },
+              ...{ strides: [rowBytes, rowBytes * n, rowBytes * 8, weight.strideBytes], box: [64, 8, 2, 8, 1] },
+            }
+          : {
+              ...{ ...map, address: wAddress, sizes: [weight.k, weight.n, weight.count] },
+              ...{ strides: [rowBytes, weight.strideBytes], box: [64, 128, 1] },
+            },
+      ),
       out.address,
       out.stride,
       tiles,
@@ -114,15 +136,16 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
     ],
     { programmatic: true },
   )
-  const columns = Math.ceil(n / WIDTH[shape])
+  const columns = Math.ceil(n / WIDTH[variant][shape])
   const most = pair ? d.properties.sms & ~1 : d.properties.sms
+  const shared = SHARED_BYTES[variant === 'columns' ? 'columns' : 'sm90']
   return (maxTiles = spec.maxTiles) => {
     // Blocks without a tile leave at once; fewer of them start sooner.
     const wanted = pair ? 2 * Math.ceil(maxTiles / 2) * columns : maxTiles * columns
-    if (maxTiles > 0) args.launch([Math.min(most, wanted), 1, 1], THREADS.sm90, SM90_SHARED_BYTES)
+    if (maxTiles > 0) args.launch([Math.min(most, wanted), 1, 1], THREADS[variant], shared)
   }
 }
 
 /** Most tiles that `slots` rows of `groups` groups can make. */
-export const maxTilesOf = (slots: number, groups: number): number =>
-  Math.floor(slots / TILE_ROWS) + Math.min(groups, slots)
+export const maxTilesOf = (slots: number, groups: number, variant: GroupedVariant): number =>
+  Math.floor(slots / MOST_ROWS[variant]) + Math.min(groups, slots)

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { layOutScratch } from './experts-fast.js'
 import { gemvSplit } from './gemv.js'
-import { maxTilesOf } from './grouped-gemm.js'
+import { maxTilesOf, mostTileRows, rowsOfTile } from './grouped-gemm.js'
 import { planSkinny, type SkinnySize } from './skinny.js'
 
 const H200 = { sms: 132, sharedBytesPerBlock: 232448 }
@@ -89,7 +89,7 @@ describe('the scratch of sorted experts', () => {
             [at.place, at.slots * 4],
             [at.within, at.slots * 2],
             [at.before, Math.ceil(at.slots / 1024) * experts * 4],
-            [at.tiles, maxTilesOf(at.slots, experts) * 16],
+            [at.tiles, maxTilesOf(at.slots, experts, 'mma') * 16],
           ] as const
           ends.forEach(([begin, size], i) => {
             expect(begin % 256).toBe(0)
@@ -109,10 +109,14 @@ describe('the scratch of sorted experts', () => {
 
   it('counts the tiles of the worst spread', () => {
     fc.assert(
-      fc.property(fc.array(fc.nat(400), { minLength: 1, maxLength: 40 }), counts => {
+      fc.property(fc.array(fc.nat(9000), { minLength: 1, maxLength: 40 }), counts => {
         const slots = counts.reduce((a, b) => a + b, 0)
-        const tiles = counts.reduce((sum, n) => sum + Math.ceil(n / 128), 0)
-        expect(maxTilesOf(slots, counts.length)).toBeGreaterThanOrEqual(tiles)
+        for (const variant of ['columns', 'mma'] as const) {
+          const each = counts.map(n => rowsOfTile(n, mostTileRows(variant)))
+          expect(Math.max(...each)).toBeLessThanOrEqual(mostTileRows(variant))
+          const tiles = counts.reduce((sum, n, g) => sum + Math.ceil(n / each[g]!), 0)
+          expect(maxTilesOf(slots, counts.length, variant)).toBeGreaterThanOrEqual(tiles)
+        }
       }),
     )
   })

@@ -1,0 +1,233 @@
+// Grouped GEMM where weights are the rows of the tensor cores' product and tokens its columns: out[r, :] = x[r, :] · W[g]ᵀ in bf16 with f32
+// sums. A tile is up to 320 rows of x of one group g, so that a block that has 128 rows of W reads them once for all of them.
+//
+// Shapes: x [rows, K], W [groups, N, K], out [rows, N], all with K or N contiguous. `tiles`: i32x4 {group, first row, rows, 0}; a group
+// below 0 skips the tile. How many tiles there are is read from `tile_count` when the kernel runs, so grids never depend on the
+// routing. Rows of a tile need not be aligned. Needs K % 8 = 0, N % 8 = 0, 16-byte aligned rows.
+//
+// `_gated`: W is [groups, 2·N, K], gate rows first; out = silu(gate) · up. The 128 rows of W are then 64 of each in turns of 8, so that a
+// thread holds both sides of every product.
+//
+// Algorithm: persistent blocks of three warpgroups. One thread of the first feeds a ring of 4 stages (W 128×64, x up to 320×64, 56 KiB,
+// 128-byte swizzle) with bulk tensor copies; the other two multiply 64 rows of W each with all rows of the tile, by wgmma as wide as
+// the tile is, in 16s (above 160 rows), and keep one batch in flight. The ring runs on into the next tile during the epilogue. The
+// epilogue transposes 8×8 pieces inside the warp, so that a lane stores 16 bytes of a row of out.
+// Order of tiles: `chunk` tiles by all columns of W, tiles fastest: a group of several tiles has them beside each other.
+// Why: with tiles of 128 rows (grouped_gemm_sm90.cu) a group of 256 ± 16 rows fills two and often a sliver of a third, and every one
+// reads W again: from L2 while blocks stay in step, which tiles of different lengths do not.
+//
+// Versions and times: docs/performance-cuda.md.
+#include "wgmma_columns.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
+
+namespace {
+
+constexpr int W_ROWS = 128, MOST_ROWS = 320, BOX_ROWS = 32, STEP = 64, STAGES = 4;
+constexpr u32 W_BYTES = W_ROWS * STEP * 2, BOX_BYTES = BOX_ROWS * STEP * 2, STAGE_BYTES = W_BYTES + MOST_ROWS * STEP * 2;
+constexpr int CONSUMER_WARPS = 8;
+
+struct Tile {
+  int group, first, rows, column;
+};
+
+/// Walks the tiles of one block.
+struct Walk {
+  const int4 *tiles;
+  int count, columns, chunk, next, stride, width;
+
+  DEVICE Walk(const int4 *tiles, int count, int n, int width, int chunk)
+      : tiles(tiles), count(count), columns((n + width - 1) / width), chunk(chunk), next(blockIdx.x), stride(gridDim.x), width(width) {}
+
+  DEVICE bool step(Tile &tile) {
+    while (next < count * columns) {
+      const int strip = next / (chunk * columns), within = next % (chunk * columns);
+      const int height = min2(chunk, count - strip * chunk);
+      const int4 found = tiles[strip * chunk + within % height];
+      next += stride;
+      if (found.x < 0) continue;
+      tile = Tile{found.x, found.y, found.z, within / height * width};
+      return true;
+    }
+    return false;
+  }
+};
+
+struct Ring {
+  u32 base, full, empty;
+  int stage;
+  u32 phase;
+
+  DEVICE u32 at() const { return base + stage * STAGE_BYTES; }
+  DEVICE void next() {
+    if (++stage == STAGES) stage = 0, phase ^= 1;
+  }
+  /// This warp no longer reads the stage before.
+  DEVICE void give_back_last() const {
+    if (lane_id() == 0) mbarrier_arrive(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+  }
+};
+
+DEVICE float silu_gate(float gate, float up) { return __fdividef(gate, 1.0f + fast_exp(-gate)) * up; }
+
+/// Words w[0..3] of the four lanes of a quad become their transpose: lane t gets word t of lanes 0, 1, 2, 3.
+DEVICE void quad_transpose(u32 (&w)[4]) {
+  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const u32 got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
+    if (odd) w[i] = got;
+    else w[i + 1] = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const u32 got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + 2], 2);
+    if (upper) w[i] = got;
+    else w[i + 2] = got;
+  }
+}
+
+/// acc[64 × T] of the warpgroup, row g of a piece of 8×8 in lanes 4g to 4g + 3, to rows of out: a lane stores 8 columns.
+template <int T, bool GATED> DEVICE void store_tile(const float (&acc)[T / 2], bf16 *out, i64 out_stride, const Tile &tile, int n) {
+  const int lane = lane_id(), g = lane >> 2, t = lane & 3, warp = (threadIdx.x >> 5) - 4;
+  // Lane t of a quad: 8 of the warp's columns, of one of the tokens of a piece.
+  const int column = tile.column + (GATED ? warp * 8 : warp * 16 + (t & 1) * 8);
+  constexpr int TOKENS = GATED ? 32 : 16;
+#pragma unroll
+  for (int begin = 0; begin < T; begin += TOKENS) {
+    u32 w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      // Gated: four pieces of 8 tokens. Plain: two, of the warp's first and last 8 columns.
+      const int e = GATED ? begin / 2 + 4 * i : begin / 2 + 4 * (i >> 1) + 2 * (i & 1);
+      if (e >= T / 2) w[i] = 0;
+      else w[i] = GATED ? pack_bf16(silu_gate(acc[e], acc[e + 2]), silu_gate(acc[e + 1], acc[e + 3])) : pack_bf16(acc[e], acc[e + 1]);
+      w[i] = transpose8x8(w[i]);
+    }
+    quad_transpose(w);
+    const int row = begin + (GATED ? 8 * t : 8 * (t >> 1)) + g;
+    if (row < tile.rows && column < n)
+      *reinterpret_cast<uint4 *>(out + (i64)(tile.first + row) * out_stride + column) = make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+/// A tile of at most T rows; `following` is looked up while the last batch runs.
+template <int T, bool GATED>
+DEVICE bool multiply_tile(Ring &ring, int steps, u32 w_half, Walk &walk, const Tile &tile, Tile &following, bf16 *out, i64 out_stride, int n) {
+  // One instruction has at most 256 columns.
+  constexpr int FIRST = T <= 256 ? T : (T / 2 + 15) / 16 * 16;
+  float acc[T / 2];
+  // Said, so that the registers of one width are free for the others.
+#pragma unroll
+  for (int i = 0; i < T / 2; i++) acc[i] = 0.0f;
+  for (int step = 0; step < steps; step++) {
+    const u64 a = wgmma_descriptor_128B(ring.at() + w_half), b = wgmma_descriptor_128B(ring.at() + W_BYTES);
+    mbarrier_wait(ring.full + 8 * ring.stage, ring.phase);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < STEP / 16; i++) {
+      wgmma_columns(Columns<FIRST>(), acc, a + 2 * i, b + 2 * i, 1);
+      // A row of a stage is 128 bytes, a descriptor counts in 16.
+      if constexpr (FIRST < T) wgmma_columns(Columns<T - FIRST>(), acc + FIRST / 2, a + 2 * i, b + 2 * i + FIRST * 8, 1);
+    }
+    wgmma_commit();
+    // The batch before this one has ended: its stage is free.
+    if (step > 0) {
+      wgmma_wait<1>();
+      ring.give_back_last();
+    }
+    ring.next();
+  }
+  const bool more = walk.step(following);
+  wgmma_wait<0>();
+  ring.give_back_last();
+#pragma unroll
+  for (int i = 0; i < T / 2; i++) wgmma_keep(acc[i]);
+  store_tile<T, GATED>(acc, out, out_stride, tile, n);
+  return more;
+}
+
+template <bool GATED>
+DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *out, i64 out_stride, const int4 *tiles, const int *tile_count,
+                         int n, int k, int chunk) {
+  DYNAMIC_SHARED(u8, raw);
+  // Swizzled boxes lie at multiples of 1024 bytes.
+  const u32 base = (shared_address(raw) + 1023u) & ~1023u, full = base + STAGES * STAGE_BYTES;
+  Ring ring{base, full, full + STAGES * 8, 0, 0};
+
+  if (threadIdx.x == 0) {
+    tma_prefetch_map(x_map);
+    tma_prefetch_map(w_map);
+    for (int s = 0; s < STAGES; s++) {
+      mbarrier_init(ring.full + 8 * s, 1);
+      mbarrier_init(ring.empty + 8 * s, CONSUMER_WARPS);
+    }
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  allow_dependents();
+  wait_for_predecessors();
+
+  const int steps = (k + STEP - 1) / STEP, warpgroup = threadIdx.x >> 7;
+  Walk walk(tiles, *tile_count, n, GATED ? W_ROWS / 2 : W_ROWS, chunk);
+  Tile tile;
+  if (warpgroup == 0) {
+    registers_decrease<40>();
+    if (threadIdx.x == 0) {
+      while (walk.step(tile)) {
+        const int boxes = (tile.rows + BOX_ROWS - 1) / BOX_ROWS;
+        for (int step = 0; step < steps; step++) {
+          const u32 to = ring.at(), barrier = ring.full + 8 * ring.stage;
+          mbarrier_wait(ring.empty + 8 * ring.stage, ring.phase ^ 1);
+          mbarrier_arrive_expect(barrier, W_BYTES + boxes * BOX_BYTES);
+          // 8 gate rows, the 8 matching up rows, the next 8 gate rows, ...
+          if (GATED) tma_load_5d(to, w_map, step * STEP, 0, 0, tile.column / 8, tile.group, barrier);
+          else tma_load_3d(to, w_map, step * STEP, tile.column, tile.group, barrier);
+          for (int i = 0; i < boxes; i++) tma_load_2d(to + W_BYTES + i * BOX_BYTES, x_map, step * STEP, tile.first + i * BOX_ROWS, barrier);
+          ring.next();
+        }
+      }
+    }
+  } else {
+    registers_increase<232>();
+    const u32 w_half = (warpgroup - 1) * (W_BYTES / 2);
+    bool more = walk.step(tile);
+    while (more) {
+      Tile following = tile;
+#define UP_TO(T)                                                                                                                \
+  if (tile.rows <= T) more = multiply_tile<T, GATED>(ring, steps, w_half, walk, tile, following, out, out_stride, n);           \
+  else
+      // Groups are cut into even tiles, so most have more than 160 rows.
+      UP_TO(32)
+      UP_TO(64)
+      UP_TO(128)
+      UP_TO(160)
+      UP_TO(176)
+      UP_TO(192)
+      UP_TO(208)
+      UP_TO(224)
+      UP_TO(240)
+      UP_TO(256)
+      UP_TO(272)
+      UP_TO(288)
+      UP_TO(304)
+      more = multiply_tile<MOST_ROWS, GATED>(ring, steps, w_half, walk, tile, following, out, out_stride, n);
+#undef UP_TO
+      tile = following;
+    }
+  }
+}
+
+} // namespace
+
+#define GROUPED_GEMM(NAME, GATED)                                                                                               \
+  extern "C" __global__ void __launch_bounds__(384, 1)                                                                          \
+  NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, bf16 *out, i64 out_stride,             \
+       const int4 *tiles, const int *tile_count, int n, int k, int chunk) {                                                     \
+    grouped_gemm<GATED>(&x_map, &w_map, out, out_stride, tiles, tile_count, n, k, chunk);                                       \
+  }
+
+GROUPED_GEMM(grouped_gemm_columns, false)
+GROUPED_GEMM(grouped_gemm_columns_gated, true)
+
+#endif // sm_90a
