@@ -3,10 +3,14 @@
 import { afterAll, describe, expect, it } from 'vitest'
 import { bf16ToNumber, roundToBf16 } from '../../src/device/cpu/number-formats.js'
 import { ReferencePacker } from '../../src/device/cpu/packing.js'
-import { HostMemoryLender, type MemoryLender } from '../../src/device/memory.js'
+import { f32View, HostMemoryLender, type MemoryLender } from '../../src/device/memory.js'
 import type { PackedMatrix, Packer, PackSource, WeightKind } from '../../src/device/ops.js'
 import { noise } from '../../src/device/suite/bench.suite.js'
-import { loadDummyWeights } from '../../src/formats/loader/index.js'
+import { planModel } from '../../src/engine/load-model.js'
+import { loadDummyWeights, loadWeights } from '../../src/formats/loader/index.js'
+import { openCheckpoint } from '../../src/formats/safetensors/index.js'
+import { flagsFor } from '../engine/harness.js'
+import { toBf16 } from '../number-encoding.js'
 import { unpack } from '../unpack.js'
 import { openDevice } from './device.js'
 
@@ -98,8 +102,78 @@ describe('packing', () => {
     const vector = { length: 10, span: lender.lend(64, 'test') }
     device.packer.packVector(vector, 2, 5, { dtype: 'BF16', bytes: bytes(bf16), offset: 1, strideN: 3, strideK: 0 })
     const wide = (i: number) => bf16ToNumber(bf16[i]!)
-    const values = [...device.packer.vectorValues!(vector)]
+    const values = [...device.packer.vectorValues(vector)]
     expect(values).toEqual([0, 0, ...[0, 1, 2, 3, 4].map(i => wide(1 + 3 * i)), 0, 0, 0])
+  })
+})
+
+describe('uploads through pinned memory', () => {
+  // More than both buffers hold, twice over; as F32 also more than is converted at once.
+  const [rows, columns] = [9000, 2600]
+  const next = noise(3)
+  const values = Float32Array.from({ length: rows * columns }, next)
+  const source = (view: ArrayBufferView, dtype: 'F32' | 'BF16') => ({
+    dtype,
+    bytes: new Uint8Array(view.buffer, view.byteOffset, view.byteLength),
+    ...{ offset: 0, strideN: columns, strideK: 1 },
+  })
+  const large = target(device.packer, lender, 'f32', rows, columns, 1)
+  const small = target(device.packer, lender, 'bf16', rows, columns, 1)
+  const isSame = (found: ArrayBufferView, expected: ArrayBufferView): boolean => {
+    const [a, b] = [found, expected].map(v => Buffer.from(v.buffer, v.byteOffset, v.byteLength))
+    return a!.equals(b!)
+  }
+  const fetch = <T extends ArrayBufferView>(into: T, m: PackedMatrix): T => {
+    device.packer.settle()
+    device.context.download(into, device.kernels.addressOf(m.span))
+    return into
+  }
+
+  it('straight, in one piece and row by row: every byte in its place', () => {
+    device.packer.packMatrix(large, 0, 0, rows, source(values, 'F32'))
+    expect(isSame(fetch(new Float32Array(values.length), large), values)).toBe(true)
+    // Pieces of many sizes, from a source that changes at once.
+    const turned = values.map(v => -v)
+    for (let row = 0, step = 1; row < rows; row += step, step = Math.min(1 + ((7 * step) % 500), rows - row)) {
+      const piece = turned.slice(row * columns, (row + step) * columns)
+      device.packer.packMatrix(large, 0, row, step, source(piece, 'F32'))
+      piece.fill(Number.NaN)
+    }
+    expect(isSame(fetch(new Float32Array(values.length), large), turned)).toBe(true)
+  })
+
+  it('converted, pieces after pieces through one stage', () => {
+    const narrow = Uint16Array.from(values, toBf16)
+    device.packer.packMatrix(small, 0, 0, rows, source(values, 'F32'))
+    device.packer.packMatrix(large, 0, 0, rows, source(narrow, 'BF16'))
+    expect(isSame(fetch(new Uint16Array(values.length), small), narrow)).toBe(true)
+    const wide = Float32Array.from(narrow, bf16ToNumber)
+    expect(isSame(fetch(new Float32Array(values.length), large), wide)).toBe(true)
+  })
+
+  it.each(['f32', 'bf16'] as const)('a checkpoint in block FP8, as %s: the numbers of the host', async dtype => {
+    const flags = flagsFor('models/demo', { dtype: dtype === 'f32' ? 'float32' : 'bfloat16' })
+    const reference = new ReferencePacker()
+    const { spec, weightPlaces, directory } = planModel(flags, {
+      ...{ packer: reference, memoryLimit: Number.POSITIVE_INFINITY, requireMemory: () => {} },
+    })
+    const { plan } = weightPlaces[0]!.weights
+    const common = { plan, checkpoint: openCheckpoint(directory), fp8Block: spec.fp8Block }
+    expect(spec.fp8Block).not.toBeNull()
+    const there = await loadWeights({ ...common, dtype, packer: device.packer, lender })
+    const here = await loadWeights({ ...common, dtype: 'f32', packer: reference, lender: new HostMemoryLender() })
+    const names = Object.keys(here.matrices).filter((_, i) => i % 5 === 0)
+    expect(names.length).toBeGreaterThan(5)
+    for (const name of names) {
+      const at = reader(there.matrices[name]!)
+      const { kind } = there.matrices[name]!
+      unpack(here.matrices[name]!, 0).forEach((row, r) => {
+        const wrong = row.findIndex((v, c) => at(0, r, c) !== stored(kind, v))
+        if (wrong >= 0) expect.fail(`${name} [${r}, ${wrong}]: ${at(0, r, wrong)}, expected ${row[wrong]}`)
+      })
+    }
+    for (const [name, vector] of Object.entries(here.vectors))
+      expect(device.packer.vectorValues(there.vectors[name]!)).toEqual(f32View(vector.span).slice(0, vector.length))
   })
 })
 
@@ -168,6 +242,6 @@ describe('made-up weights', () => {
           expect(row.map((_, c) => at(i, r, c))).toEqual(row.map(v => stored(dtype, v)))
         })
     }
-    expect([...device.packer.vectorValues!(there.vectors['v']!)]).toEqual([1, 1, 1, 1, 1])
+    expect([...device.packer.vectorValues(there.vectors['v']!)]).toEqual([1, 1, 1, 1, 1])
   })
 })

@@ -1,7 +1,6 @@
 // A GPU as the engine uses it in one thread: context, kernels of a stream, operations, packing, memory. The main thread makes one to
 // lend memory and pack weights; each rank's thread makes its own on the same ordinal and reaches the same memory.
 import type { DeviceOps } from '../device-ops.js'
-import type { Packer } from '../ops.js'
 import { CudaContext } from './context.js'
 import { cudaOps, plainCudaOps } from './cuda-ops.js'
 import { StreamKernels } from './kernels.js'
@@ -22,7 +21,7 @@ export interface CudaDevice extends Disposable {
   readonly context: CudaContext
   readonly kernels: StreamKernels
   readonly ops: DeviceOps
-  readonly packer: Packer
+  readonly packer: CudaPacker
   /** @param reserve bytes taken at once */
   createLender(reserve?: number, purpose?: string): CudaMemoryLender
   /** Where kernels leave word of an index outside its table: two i32 words, to be copied with a step's results and checked. */
@@ -40,12 +39,13 @@ export function createCudaDevice({ ordinal, plain = false }: CudaDeviceOptions):
   const kernels = new StreamKernels(context)
   const faults = { address: faultAddress(kernels), bytes: FAULT_BYTES }
   const words = new Int32Array(FAULT_BYTES / 4)
+  const packer = new CudaPacker(context, kernels)
   return {
     name: `${context.device} (${context.properties.name})`,
     context,
     kernels,
     ops: plain ? plainCudaOps(kernels) : cudaOps(kernels),
-    packer: new CudaPacker(context, kernels),
+    packer,
     createLender: (reserve, purpose) => new DeviceArenaLender(context, reserve, purpose),
     faults,
     settle() {
@@ -55,6 +55,7 @@ export function createCudaDevice({ ordinal, plain = false }: CudaDeviceOptions):
       checkFaults(words)
     },
     [Symbol.dispose]() {
+      packer[Symbol.dispose]()
       kernels[Symbol.dispose]()
       context[Symbol.dispose]()
     },

@@ -52,6 +52,7 @@ const SIGNATURES = {
   cuGraphExecDestroy: [HANDLE],
   cuEventCreate: [OUT, 'uint'],
   cuEventDestroy_v2: [HANDLE],
+  cuEventSynchronize: [HANDLE],
   cuEventRecordWithFlags: [HANDLE, HANDLE, 'uint'],
   cuEventElapsedTime: ['_Out_ float*', HANDLE, HANDLE],
   cuModuleLoadData: [OUT, 'void*'],

@@ -44,6 +44,10 @@ export class DriverEvent implements CudaEvent {
     while (!this.done) yield this.#wait
   }
 
+  synchronize(): void {
+    this.#context.driver.call('cuEventSynchronize', this.handle)
+  }
+
   record(stream: CudaStream): void {
     const flags = stream.capturing ? RECORD_EXTERNAL : 0
     this.#context.driver.call('cuEventRecordWithFlags', this.handle, stream.handle, flags)

@@ -1,5 +1,7 @@
 // Packing on a GPU: bytes are uploaded as they lie in the file and converted there into row-major [n, k]. What needs no
-// conversion goes straight to its place. Invariant: when a call returns, its source may be unmapped.
+// conversion goes straight to its place. Uploads and conversions follow each other on one stream: conversions take little beside the
+// bus, and so what is uploaded next cannot overtake what is still read.
+// Invariant: when a call returns, its source may be unmapped; a target is there once the stream is empty, host memory at once.
 import { Unreachable } from '../../config/errors.js'
 import { BYTES_OF, elementReader } from '../cpu/number-formats.js'
 import { alignUp, f32View, type MemorySpan } from '../memory.js'
@@ -15,8 +17,9 @@ import {
 import type { CudaContext } from './context.js'
 import type { CudaKernels } from './kernels.js'
 import { vectorWidth } from './ops/operands.js'
+import { StreamUploads } from './staged-upload.js'
 
-/** Bytes of a source uploaded at once. */
+/** Bytes of a source converted at once. */
 const STAGE_BYTES = 64 << 20
 const THREADS = 256
 const BLOCKS = 4096
@@ -59,16 +62,29 @@ export function chunksOf(
   return chunks
 }
 
-export class CudaPacker implements Packer {
+export class CudaPacker implements Packer, Disposable {
   readonly keepsBf16 = true
   readonly #context: CudaContext
   readonly #kernels: CudaKernels
+  readonly #uploads: StreamUploads
   #table: Float32Array | null = null
   #tableAddress = 0
 
   constructor(context: CudaContext, kernels: CudaKernels) {
     this.#context = context
     this.#kernels = kernels
+    this.#uploads = new StreamUploads(context, kernels.stream)
+  }
+
+  /** Waits until everything packed is in its place, and lets go of the pinned memory it went through. */
+  settle(): void {
+    this.#context.makeCurrent()
+    this.#kernels.stream.synchronize()
+    this.#uploads.release()
+  }
+
+  [Symbol.dispose](): void {
+    this.#uploads[Symbol.dispose]()
   }
 
   packedBytes(kind: WeightKind, n: number, k: number): number {
@@ -84,10 +100,11 @@ export class CudaPacker implements Packer {
     const straight = strideK === 1 && (strideN === k || n === 1) && !source.scales
     if (straight && isDevice(target.span) && dtype in KIND_OF && KIND_OF[dtype as keyof typeof KIND_OF] === kind) {
       const size = BYTES_OF[dtype]
-      this.#context.upload(place, bytes.subarray(source.offset * size, (source.offset + n * k) * size))
+      this.#uploads.upload(place, bytes.subarray(source.offset * size, (source.offset + n * k) * size))
       return
     }
     this.#convert(place, target, n, source)
+    if (!isDevice(target.span)) this.#kernels.stream.synchronize()
   }
 
   packVector(target: ParameterVector, offset: number, length: number, source: PackSource): void {
@@ -143,9 +160,9 @@ export class CudaPacker implements Packer {
     const largest = chunks.reduce((most, c) => Math.max(most, c.to - c.from), 0)
     const stage = kernels.workspace(Math.max(STAGE_BYTES, largest * size), 'packing')
     const scaleStage = scales ? kernels.workspace(Math.max(1 << 20, scales.values.byteLength), 'packing scales') : 0
-    if (scales) this.#context.upload(scaleStage, scales.values)
+    if (scales) this.#uploads.upload(scaleStage, scales.values)
     for (const c of chunks) {
-      this.#context.upload(stage, bytes.subarray(c.from * size, c.to * size))
+      this.#uploads.upload(stage, bytes.subarray(c.from * size, c.to * size))
       kernels
         .kernel('pack.cu', `pack_${kind}`)
         .bind(
@@ -160,8 +177,6 @@ export class CudaPacker implements Packer {
           ],
         )
         .launch([BLOCKS, 1, 1], THREADS)
-      // The stage is written again by the next upload, which does not wait for this stream.
-      kernels.stream.synchronize()
     }
   }
 }

@@ -95,7 +95,7 @@ function openGpu(ordinal: number): Gpu {
     hostLender: () => new PinnedLender(),
     write: (span, bytes) => context.upload(addressOf(span), bytes),
     loaded() {
-      context.makeCurrent()
+      packer.settle()
       device.settle()
     },
     forRank: (program, of, plan) => placeRank(ordinal, program, of, plan),
