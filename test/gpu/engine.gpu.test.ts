@@ -217,7 +217,7 @@ describe('the demo model on a GPU', () => {
     })
   })
 
-  it('a rank in its own thread: text, edits, log-probabilities, an abort, and memory given back', async () => {
+  it('a rank in its own thread: text, edits, log-probabilities, and an abort', async () => {
     await using engine = await Engine.start(flagsFor('models/demo', { ...flags, device: CUDA, dtype: 'float32' }))
     const { ids, text } = references[0]!
     const sampling = { ...GREEDY, maxTokens: references[0]!.greedy.length, ignoreEos: true }

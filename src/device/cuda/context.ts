@@ -18,6 +18,8 @@ export class CudaContext implements Disposable {
   /** "cuda:0", as in DeviceMemory. */
   readonly device: string
   readonly #handle: number
+  /** GPUs whose contexts this one keeps alive, as often as it does. */
+  readonly #peers: number[] = []
 
   /**
    * @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE
@@ -100,6 +102,7 @@ export class CudaContext implements Disposable {
     const peer = this.driver.get('cuDeviceGet', ordinal)
     if (this.driver.get('cuDeviceCanAccessPeer', this.#deviceHandle, peer) === 0) return false
     const context = this.driver.get('cuDevicePrimaryCtxRetain', peer)
+    this.#peers.push(peer)
     this.makeCurrent()
     const result = this.driver.ask('cuCtxEnablePeerAccess', context, 0)
     if (result !== RESULT.success && result !== RESULT.peerAlreadyEnabled)
@@ -114,6 +117,7 @@ export class CudaContext implements Disposable {
   }
 
   [Symbol.dispose](): void {
+    for (const peer of this.#peers.splice(0)) this.driver.release('cuDevicePrimaryCtxRelease_v2', peer)
     this.driver.release('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
   }
 

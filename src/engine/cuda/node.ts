@@ -89,7 +89,11 @@ function openGpu(ordinal: number): Gpu {
       return lender
     },
     reclaim(lender) {
-      for (const mine of lenders) if (mine === lender) mine[Symbol.dispose]()
+      for (const mine of lenders) {
+        if (mine !== lender) continue
+        mine[Symbol.dispose]()
+        lenders.delete(mine)
+      }
     },
     // Few large blocks, so that pinning one never meets the pages of another.
     hostLender: () => new PinnedLender(),
