@@ -3,8 +3,9 @@
 import type { MemorySpan } from '../../memory.js'
 import type { PackedMatrix } from '../../ops.js'
 import { CudaContext } from '../context.js'
+import { DriverEvent } from '../event.js'
 import { StreamKernels } from '../kernels.js'
-import { timeOnDevice } from '../measure.js'
+import { medianOf, timeOnDevice } from '../measure.js'
 import { DeviceArenaLender } from '../memory.js'
 
 /** What the limits are computed from: measured on one H200 with torch 2.11, copying memory and multiplying 8192³ in bf16. */
@@ -88,6 +89,32 @@ export class BenchDevice implements Disposable {
   /** Times of `queue` on the device. @param inner runs between two events, for work of a few microseconds */
   time(queue: () => void, inner = 1): { medianUs: number; minUs: number } {
     return timeOnDevice(this.context, this.kernels.stream, this.repetitions, queue, { inner })
+  }
+
+  /**
+   * As `time` for each of several ways to the same result, which take turns: a GPU that gets warm slows down, and whoever came last would
+   * look slow.
+   */
+  timeInTurns(queues: readonly (() => void)[]): { medianUs: number; minUs: number }[] {
+    const { context, repetitions } = this
+    const { stream } = this.kernels
+    for (const queue of queues) queue()
+    const events = Array.from({ length: repetitions }, () =>
+      queues.map(() => [new DriverEvent(context, true), new DriverEvent(context, true)] as const),
+    )
+    for (const round of events)
+      round.forEach(([begin, end], i) => {
+        begin.record(stream)
+        queues[i]!()
+        end.record(stream)
+      })
+    stream.synchronize()
+    const times = queues.map((_, i) => {
+      const each = events.map(round => round[i]![1].elapsedSince(round[i]![0]) * 1000).sort((a, b) => a - b)
+      return { medianUs: medianOf(each), minUs: each[0]! }
+    })
+    for (const event of events.flat(2)) event[Symbol.dispose]()
+    return times
   }
 
   /** As `time`, each run being a graph that runs all of `queues` once: launches cost no time between them. Time of one. */
