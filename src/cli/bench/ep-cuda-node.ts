@@ -82,7 +82,7 @@ export class PeerNode implements Disposable {
 
   /**
    * Microseconds of `parts` in a row, each from a meeting of all ranks to its end, the slowest rank's; medians over `times`.
-   * @param parts one launch function a rank
+   * @param parts one launch function a rank; they are called between all ranks' clocks, so one may launch on the others too
    */
   time(parts: readonly (readonly (() => void)[])[], times: number, warmUp = 3): number[] {
     // Long enough that all ranks' launches are queued before the first part begins.
@@ -94,13 +94,13 @@ export class PeerNode implements Disposable {
     )
     for (let i = -warmUp; i < times; i++) {
       parts.forEach((part, p) => {
+        const clock = (m: number, which: 0 | 1) => events[m]![Math.max(i, 0)]![p]![which]
         this.each(({ device }, m) => {
-          const [begin, end] = events[m]![Math.max(i, 0)]![p]!
           meet[m]!()
-          begin.record(device.kernels.stream)
-          part[m]!()
-          end.record(device.kernels.stream)
+          clock(m, 0).record(device.kernels.stream)
         })
+        this.each((_, m) => part[m]!())
+        this.each(({ device }, m) => clock(m, 1).record(device.kernels.stream))
       })
       if (i % 4 === 3) this.settle()
     }

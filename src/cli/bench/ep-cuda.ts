@@ -1,6 +1,7 @@
 // `switchyard bench ep --device cuda`: dispatch and combine between GPUs over peer-mapped memory, a whole MoE layer beside its parts,
 // and copies over the same links in the same run. Every result that is timed is compared first.
 import type { ExpertBufferConfig } from '../../comm/index.js'
+import { Nccl } from '../../device/cuda/nccl.js'
 import { checkBack, checkCombined, checkDispatch, checkSlots } from './ep-cuda-data.js'
 import { deepEp, type EpCudaFigure, figure } from './ep-cuda-figure.js'
 import { layer } from './ep-cuda-layer.js'
@@ -274,6 +275,34 @@ function dispatchesInGraph(node: PeerNode, there: readonly (readonly (() => void
   )
 }
 
+/** NCCL with the rows of a dispatch in which every token goes to every rank; nothing where NCCL is not installed. */
+function* ncclAllToAll(node: PeerNode, o: EpCudaOptions): Iterable<EpCudaFigure> {
+  // It has one communicator a GPU.
+  if (new Set(o.gpus).size < o.gpus.length) return
+  using nccl = Nccl.open(o.gpus)
+  if (!nccl) return
+  for (const [tokens, hidden] of [
+    [4096, 7168],
+    [4096, 2048],
+    [128, 7168],
+  ] as const) {
+    const bytes = tokens * hidden * 2
+    const sent = node.each((r, m) => {
+      const [from, to] = [r.lend(bytes * o.gpus.length), r.lend(bytes * o.gpus.length)]
+      r.device.context.upload(from + bytes * ((m + 1) % o.gpus.length), Int32Array.of(7 + m))
+      return { from, to, stream: r.device.kernels.stream.handle }
+    })
+    const joint = node.each((_, m) => () => m === 0 && nccl.allToAll(sent, bytes))
+    const [us] = node.time([joint], o.times)
+    node.ranks.forEach((r, m) => {
+      const source = (m + o.gpus.length - 1) % o.gpus.length
+      const [got] = r.get(new Int32Array(1), sent[m]!.to + source * bytes)
+      if (got !== 7 + source) throw new Error(`wrong result: NCCL brought ${got} from rank ${source} to rank ${m}`)
+    })
+    yield figure('control: NCCL all-to-all, bf16 rows', `${tokens}×${hidden}`, 0, us!, (o.gpus.length - 1) * bytes)
+  }
+}
+
 /** The control that says whether a run may be compared with stored figures. */
 export const PEER_COPY = 'control: copies, all ranks at once'
 
@@ -291,6 +320,7 @@ function* controls(o: EpCudaOptions): Iterable<EpCudaFigure> {
   if (!o.parts.includes('controls')) return
   const [local] = held.time([held.each((r, m) => () => r.device.kernels.stream.copy(to[m]!, from[m]!, bytes))], o.times)
   yield figure('control: copies inside each GPU', '256 MiB', 0, local!, 0, { memory: 2 * bytes })
+  yield* ncclAllToAll(held, o)
   for (const sms of [8, 16, 24, 32, 64, 132].filter(n => n <= held.ranks[0]!.peer.sms)) {
     const push = held.each((r, m) => r.peer.bindCopy(to[next(m)]!, from[m]!, bytes, sms))
     const pull = held.each((r, m) => r.peer.bindCopy(to[m]!, from[next(m)]!, bytes, sms))

@@ -28,6 +28,9 @@ export const LIBRARIES = {
   },
 } as const
 
+/** Only benchmarks ask for it, to stand beside. */
+const NCCL = { names: ['libnccl.so.2'] } as const
+
 export type LibraryKind = keyof typeof LIBRARIES
 
 export interface FoundLibrary {
@@ -104,12 +107,21 @@ export function searchLibraries(env: Environment = process.env): LibrarySearch {
   const { koffi, reason } = loadKoffi(env)
   const folders = searchFolders(env)
   const look = (kind: LibraryKind): FoundLibrary =>
-    koffi === null ? { kind, path: null, handle: null, reason } : loadFirst(koffi, kind, folders)
+    koffi === null
+      ? { kind, path: null, handle: null, reason }
+      : { kind, ...loadFirst(koffi, LIBRARIES[kind].names, folders) }
   return {
     koffi,
     koffiReason: reason,
     found: { driver: look('driver'), nvrtc: look('nvrtc'), cublaslt: look('cublaslt') },
   }
+}
+
+/** @returns null where there is none */
+export function findNccl(env: Environment = process.env): { koffi: Koffi; handle: LibraryHandle } | null {
+  const { koffi } = loadKoffi(env)
+  const handle = koffi === null ? null : loadFirst(koffi, NCCL.names, searchFolders(env)).handle
+  return koffi !== null && handle !== null ? { koffi, handle } : null
 }
 
 /** @throws CudaError SY_CUDA_UNAVAILABLE naming everything that is missing and how to get it */
@@ -148,21 +160,21 @@ function loadKoffi(env: Environment): { koffi: Koffi | null; reason: string } {
   }
 }
 
-function loadFirst(koffi: Koffi, kind: LibraryKind, folders: readonly string[]): FoundLibrary {
+function loadFirst(koffi: Koffi, names: readonly string[], folders: readonly string[]): Omit<FoundLibrary, 'kind'> {
   let reason = 'in no folder of the search'
-  for (const name of LIBRARIES[kind].names) {
+  for (const name of names) {
     for (const folder of folders) {
       const path = folder === '' ? name : join(folder, name)
       if (folder !== '' && !existsSync(path)) continue
       try {
-        if (kind === 'nvrtc' && folder !== '') loadBuiltins(koffi, folder)
-        return { kind, path, handle: koffi.load(path), reason: '' }
+        if (name.startsWith('libnvrtc') && folder !== '') loadBuiltins(koffi, folder)
+        return { path, handle: koffi.load(path), reason: '' }
       } catch (error) {
         if (folder !== '') reason = firstLine(error)
       }
     }
   }
-  return { kind, path: null, handle: null, reason }
+  return { path: null, handle: null, reason }
 }
 
 /** Loaded for others' sake. A handle that is collected unloads its library, so these are held as long as the thread lives. */
