@@ -10,7 +10,8 @@ export const FLAGS_PAGE = join(root, 'docs', 'flags.md')
 const escaped = text => text.replace(/[|<>*]/g, '\\$&')
 
 const defaultOf = flag => {
-  if (flag.default !== null) return `\`${String(flag.default)}\``
+  const onGpu = flag.defaultOnGpu === undefined ? '' : `, on GPUs \`${flag.defaultOnGpu}\``
+  if (flag.default !== null) return `\`${String(flag.default)}\`${onGpu}`
   return flag.defaultHelp === undefined ? 'none' : escaped(flag.defaultHelp)
 }
 

@@ -20,7 +20,7 @@ function describe(flag: FlagSpec): string {
   const facts = [
     flag.type === 'choice' ? flag.choices.join('|') : '',
     flag.default !== null
-      ? `default: ${String(flag.default)}`
+      ? `default: ${String(flag.default)}${'defaultOnGpu' in flag ? `, on GPUs ${flag.defaultOnGpu}` : ''}`
       : flag.defaultHelp !== undefined
         ? `default: ${flag.defaultHelp}`
         : '',

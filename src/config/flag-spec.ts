@@ -1,6 +1,6 @@
 // Flags as data: what a flag is called, what it may hold, what it means. One table serves the command line, the
 // programmatic API, `--help` and the docs. This file holds the vocabulary and the one function that turns what was
-// given (text or values) into checked values. It does not know any flag by name.
+// given (text or values) into checked values. The one flag it knows by name is `device`, on which defaults may depend.
 import { ConfigError } from './config-errors.js'
 import { closest } from './suggest.js'
 
@@ -35,6 +35,8 @@ export type FlagSpec =
       readonly max: number
       /** `min` itself is not allowed. */
       readonly aboveMin?: boolean
+      /** The default where `device` names GPUs. */
+      readonly defaultOnGpu?: number
     })
   | (FlagBase & { readonly type: 'json'; readonly default: null })
 
@@ -79,7 +81,7 @@ export function expectation(flag: FlagSpec): string {
 }
 
 /**
- * Checks `given` against `table` and fills in defaults.
+ * Checks `given` against `table` and fills in defaults, those of GPUs where the table's `device` is one.
  * @param env environment, for flags that name a variable
  * @throws ConfigError naming the flag, the value and what is expected
  */
@@ -101,6 +103,9 @@ export function resolveFlags<T extends FlagTable>(
     else if (fromEnv !== undefined && fromEnv !== '') values[key] = check(flag, flag.env!, fromEnv)
     else values[key] = flag.default
   }
+  const onGpu = String(values['device'] ?? '').startsWith('cuda')
+  for (const [key, flag] of Object.entries(table))
+    if (onGpu && 'defaultOnGpu' in flag && given[key] == null) values[key] = flag.defaultOnGpu
   return Object.freeze(values) as FlagValues<T>
 }
 

@@ -29,6 +29,15 @@ describe('engine and server flags', () => {
     expect(serverFlags()).toMatchObject({ host: '127.0.0.1', port: 30_000, apiKey: null, shutdownTimeout: 30 })
   })
 
+  it('have other defaults on GPUs, which a given value and no other device changes', () => {
+    expect(engineFlags({ device: 'cuda:0,1' })).toMatchObject({ chunkedPrefillSize: 8192, maxRunningRequests: 256 })
+    expect(engineFlags({ device: 'cuda', chunkedPrefillSize: 64, maxRunningRequests: null })).toMatchObject({
+      chunkedPrefillSize: 64,
+      maxRunningRequests: 256,
+    })
+    expect(engineFlags({ device: 'cpu' }).chunkedPrefillSize).toBe(512)
+  })
+
   it('are typed by their table', () => {
     expectTypeOf<EngineFlags['dtype']>().toEqualTypeOf<'auto' | 'float32' | 'bfloat16'>()
     expectTypeOf<EngineFlags['contextLength']>().toEqualTypeOf<number | null>()

@@ -74,6 +74,8 @@ export const ENGINE_FLAGS = {
     min: 1,
     max: 1 << 20,
     default: 512,
+    // As SGLang on GPUs with 60 GB and more (server_args.py).
+    defaultOnGpu: 8192,
     group: 'Scheduling',
     help: 'prompt tokens that one step takes at most; longer prompts go in chunks',
   },
@@ -84,6 +86,7 @@ export const ENGINE_FLAGS = {
     min: 1,
     max: 1 << 16,
     default: 32,
+    defaultOnGpu: 256,
     group: 'Scheduling',
     help: 'requests that run at once; further ones wait',
   },
