@@ -16,7 +16,7 @@ import { type BenchMachine, type BenchOptions, benchMachine, roomFor } from './m
 import { measure } from './run.js'
 import { decodeStepBytes, expectedExperts } from './step-bytes.js'
 import { prefillFlop } from './step-flop.js'
-import { type TracedDecode, tracedDecode } from './traced-decode.js'
+import { type TracedSteps, tracedSteps } from './traced-steps.js'
 
 /** Prompts of the prefill measurement. */
 const PREFILL = { streams: 4, promptTokens: 4096, repetitions: 3 } as const
@@ -40,7 +40,7 @@ export interface CudaDecodeRow {
   readonly limitTokensPerSecond: number
   readonly shareOfLimit: number
   /** What a traced step showed, with a stamp after every operation; null when the streams never ran together. */
-  readonly traced: (TracedDecode & { readonly launches: number | null }) | null
+  readonly traced: (TracedSteps & { readonly launches: number | null }) | null
 }
 
 export interface CudaPrefillRow {
@@ -51,6 +51,8 @@ export interface CudaPrefillRow {
   readonly flop: number
   readonly limitTokensPerSecond: number
   readonly shareOfLimit: number
+  /** What a step with all prompts showed, with a stamp after every operation; null when they went in several steps. */
+  readonly traced: TracedSteps | null
 }
 
 export interface CudaBenchReport {
@@ -124,6 +126,11 @@ async function measurePrefill(engine: Engine, io: CliIo, seed: number): Promise<
     if (run > 0) speeds.push(promptTokensPerSecond)
     await engine.flushCache()
   }
+  const trace = engine.trace!
+  trace.start()
+  await measure(engine, { batch: streams, promptTokens, outputTokens: 2, seed }, () => performance.now())
+  trace.stop()
+  const traced = tracedSteps(trace.read(), streams * promptTokens, 0)
   const tokensPerSecond = speeds.sort((a, b) => a - b)[repetitions >> 1]!
   const flop = prefillFlop(engine.plan.programs[0]![0]!, streams, promptTokens)
   const limit = (streams * promptTokens) / (flop / (LIMITS.flopPerSecond * engine.plan.topology.ranks.length))
@@ -134,6 +141,7 @@ async function measurePrefill(engine: Engine, io: CliIo, seed: number): Promise<
     flop,
     limitTokensPerSecond: limit,
     shareOfLimit: tokensPerSecond / limit,
+    traced,
   }
 }
 
@@ -162,7 +170,7 @@ async function traceDecode(
   }
   await Promise.all(Array.from({ length: batch }, one))
   trace.stop()
-  const traced = tracedDecode(trace.read(), batch, TRACED_ASIDE)
+  const traced = tracedSteps(trace.read(), batch, TRACED_ASIDE)
   if (!traced) return null
   const { attnDp } = engine.plan.topology.ranks[traced.rank]!
   return { ...traced, launches: launches[attnDp] || null }
@@ -262,10 +270,13 @@ export function cudaBenchText(report: CudaBenchReport): string {
             ],
           ],
         )
-  const kinds = report.decode.map(({ batch, traced }) => {
-    if (!traced) return `${batch}: never all at once, so nothing was traced`
+  const kinds = [
+    ...report.decode.map(({ batch, traced }) => ({ what: String(batch), traced })),
+    ...(prefill ? [{ what: 'prompts', traced: prefill.traced }] : []),
+  ].map(({ what, traced }) => {
+    if (!traced) return `${what}: never all at once, so nothing was traced`
     const parts = traced.kinds.slice(0, 8).map(k => `${k.kind} ${k.us.toFixed(0)} (${k.calls.toFixed(0)})`)
-    return `${batch}${report.ranks > 1 ? `, rank ${traced.rank}` : ''}: ${parts.join(', ')}`
+    return `${what}${report.ranks > 1 ? `, rank ${traced.rank}` : ''}: ${parts.join(', ')}`
   })
   return `Switchyard ${report.version} on ${report.device}; ${machine.processor}, ${machine.cores} cores, Node ${machine.node}
 ${report.model}, ${report.dtype}, weights ${report.loadFormat}, experts ${report.routing}; context ${report.contextTokens}, ${report.outputTokens} out, seed ${report.seed}

@@ -110,7 +110,12 @@ export function benchEpCommand(io: CliIo): Command {
         EP_CUDA_PARTS.filter(p => p !== 'controls').join(','),
       ),
     )
-    .addOption(new Option('--controls', 'with cuda: copies, and NCCL where it is installed, over the same links first').helpGroup(`${group}:`))
+    .addOption(
+      new Option(
+        '--controls',
+        'with cuda: copies, and NCCL where it is installed, over the same links first',
+      ).helpGroup(`${group}:`),
+    )
   return addFlags(command, EP_FLAGS)
     .option('--json', 'one JSON object on stdout and nothing else')
     .summary('measure dispatch and combine')

@@ -1,7 +1,7 @@
 // What a benchmark takes from a trace of ranks on GPUs: the steps in which all streams run, of the rank with most to do.
 import { describe, expect, it } from 'vitest'
 import type { StepEvent, Trace, TracedRank } from '../../trace/index.js'
-import { tracedDecode } from './traced-decode.js'
+import { tracedSteps } from './traced-steps.js'
 
 const KINDS = ['attention', 'dispatch_send', 'attention'] as const
 const phases = ['forming', 'voting', 'forward', 'committing']
@@ -49,7 +49,7 @@ describe('a traced decode step', () => {
       [16, 32],
     ] as const
     const steps = rows.map(([own, all], n) => step(n, own, all, [10, 20, 30]))
-    const found = tracedDecode(trace(rank(0, steps), rank(1, steps)), 32, 1)!
+    const found = tracedSteps(trace(rank(0, steps), rank(1, steps)), 32, 1)!
     expect(found.kinds).toEqual([
       { kind: 'attention', calls: 2, us: 40_000 },
       { kind: 'dispatch_send', calls: 1, us: 20_000 },
@@ -66,15 +66,15 @@ describe('a traced decode step', () => {
       [rank(0, waiting), rank(1, busy)],
       [rank(0, busy), rank(1, waiting)],
     ]) {
-      const found = tracedDecode(trace(...ranks), 1, 0)!
+      const found = tracedSteps(trace(...ranks), 1, 0)!
       expect(found.kinds[0]).toEqual({ kind: 'attention', calls: 2, us: 40_000 })
       expect(found.rank).toBe(ranks[0]!.events.steps === busy ? 0 : 1)
     }
   })
 
   it('is not there when the streams never ran together', () => {
-    expect(tracedDecode(trace(rank(0, [step(0, 3, 3, [1, 1, 1])])), 4, 0)).toBeNull()
-    expect(tracedDecode(trace(rank(0, [step(0, 4, 4, [])])), 4, 0)).toBeNull()
-    expect(tracedDecode(trace(rank(0, [step(0, 4, 4, [1])])), 4, 1)).toBeNull()
+    expect(tracedSteps(trace(rank(0, [step(0, 3, 3, [1, 1, 1])])), 4, 0)).toBeNull()
+    expect(tracedSteps(trace(rank(0, [step(0, 4, 4, [])])), 4, 0)).toBeNull()
+    expect(tracedSteps(trace(rank(0, [step(0, 4, 4, [1])])), 4, 1)).toBeNull()
   })
 })

@@ -1,8 +1,8 @@
-// Where a decode step's time goes, from a trace of several ranks: figures are those of the busiest rank, since ranks wait for each other
+// Where a step's time goes, from a trace of several ranks: figures are those of the busiest rank, since ranks wait for each other
 // inside kernels and a mean over them would count waiting as work. Pure.
 import { operationOf, type StepEvent, summarize, type Trace, type TracedRank } from '../../trace/index.js'
 
-export interface TracedDecode {
+export interface TracedSteps {
   /** The rank the figures are of. */
   readonly rank: number
   /** The host's own microseconds of a step: forming, voting, queueing, committing; without waiting. */
@@ -21,17 +21,17 @@ const NO_WORK = new Set(['sampling', 'idle', 'between', 'waiting'])
 const EXCHANGE = new Set(['dispatch_send', 'dispatch_receive', 'combine_send', 'combine_receive'])
 
 /**
- * @param batch streams of all ranks: only steps in which each of them takes a token count
+ * @param rows of all ranks together: only steps with as many count
  * @param skipped such steps at the beginning that do not count
  * @returns null when no such step was recorded
  */
-export function tracedDecode(trace: Trace, batch: number, skipped: number): TracedDecode | null {
-  const decoding = trace.ranks.map((rank): TracedRank => {
-    const steps = rank.events.steps.filter(s => s.rows?.gathered === batch && s.operations.length > 0).slice(skipped)
+export function tracedSteps(trace: Trace, rows: number, skipped: number): TracedSteps | null {
+  const counted = trace.ranks.map((rank): TracedRank => {
+    const steps = rank.events.steps.filter(s => s.rows?.gathered === rows && s.operations.length > 0).slice(skipped)
     return { ...rank, events: { ...rank.events, steps } }
   })
   let [busiest, most]: [TracedRank | null, number] = [null, 0]
-  for (const rank of decoding) {
+  for (const rank of counted) {
     const { steps } = rank.events
     const work = steps.reduce((sum, step) => sum + ownWork(rank, step), 0) / Math.max(1, steps.length)
     if (steps.length > 0 && (!busiest || work > most)) [busiest, most] = [rank, work]
