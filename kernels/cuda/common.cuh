@@ -96,18 +96,6 @@ DEVICE uint4 ld_stream16(const void *p) {
   return v;
 }
 
-/// Cache policies for copies: what is read once should leave L2 first, what is read by many blocks last.
-DEVICE u64 policy_evict_first() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-DEVICE u64 policy_evict_last() {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 /// True when rows that begin at p and lie `stride` elements apart are 16-byte aligned.
 template <class T> DEVICE bool aligned16(const T *p, i64 stride) {
   return ((u64)p & 15) == 0 && ((u64)(stride * (i64)sizeof(T)) & 15) == 0;
@@ -180,27 +168,6 @@ DEVICE void ldmatrix_x4(u32 (&r)[4], u32 address) {
                : "r"(address)
                : "memory");
 }
-/// As ldmatrix_x4, each matrix transposed.
-DEVICE void ldmatrix_x4_trans(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-/// Two matrices; lanes 0 to 15 give the addresses.
-DEVICE void ldmatrix_x2(u32 (&r)[2], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(address)
-               : "memory");
-}
-DEVICE void ldmatrix_x2_trans(u32 (&r)[2], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(address)
-               : "memory");
-}
-
 /// c[16×8] += a[16×16] · b[16×8]; a row-major, b column-major (so b's lane pairs run along k). With g = lane / 4, t = lane % 4:
 /// a0 = (row g, k 2t..), a1 = (row g+8, k 2t..), a2 = (row g, k 2t+8..), a3 = (row g+8, k 2t+8..); b0 = (k 2t.., column g),
 /// b1 = (k 2t+8.., column g); c0, c1 = (row g, columns 2t, 2t+1), c2, c3 = (row g+8, same columns).
@@ -211,17 +178,6 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 // ---------------------------------------------------------------------------------------------- order between threads
-
-DEVICE void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-DEVICE void named_barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-DEVICE u32 ld_acquire(const u32 *p) {
-  u32 v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-DEVICE void st_release(u32 *p, u32 v) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 
 /// The next kernel of the stream may start once every block has said so or has ended (programmatic dependent launch), and: wait until
 /// the kernel before has finished and what it wrote can be seen. Without the launch attribute, and before sm_90, both do nothing.
@@ -260,13 +216,6 @@ struct __align__(64) TensorMap {
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-/// One lane of the (converged) warp says true.
-DEVICE bool elect_one() {
-  u32 chosen;
-  asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.b32 %0, 1, 0, p;\n}" : "=r"(chosen));
-  return chosen != 0;
-}
 
 /// A barrier in shared memory, 8 bytes, 8-byte aligned. A phase ends when `arrivals` have come and all expected bytes.
 DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
@@ -318,19 +267,6 @@ DEVICE void tma_load_5d(u32 to, const TensorMap *map, int x, int y, int z, int v
                "l"(map), "r"(x), "r"(y), "r"(z), "r"(v), "r"(w), "r"(barrier)
                : "memory");
 }
-/// As tma_load_2d, with a cache policy (see below).
-DEVICE void tma_load_2d_hint(u32 to, const TensorMap *map, int x, int y, u32 barrier, u64 policy) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::
-                   "r"(to),
-               "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
-               : "memory");
-}
-DEVICE void tma_load_3d_hint(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64 policy) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::
-                   "r"(to),
-               "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy)
-               : "memory");
-}
 DEVICE void tma_store_2d(const TensorMap *map, int x, int y, u32 from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y), "r"(from)
                : "memory");
@@ -341,12 +277,8 @@ DEVICE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
                "r"(bytes), "r"(barrier)
                : "memory");
 }
-DEVICE void bulk_store(void *to, u32 from, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
-}
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until at most PENDING groups of stores have not been read out of shared memory / have not been written.
-template <int PENDING> DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
+/// Until at most PENDING groups of stores have not been written.
 template <int PENDING> DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 #endif // sm_90

@@ -6,7 +6,7 @@
 //    Leaves the counters zero, so that the next launch finds them so.
 // 3. expert_gather: place[slot], and copies of each token's row to its places. A warp a token.
 // 4. (grouped products)
-// 5. expert_combine: out[r] = Σ over choices, ascending, of weights[r, c] · y[place]. Without `place` y's rows are slots.
+// 5. expert_combine: out[r] = Σ over choices, ascending, of weights[r, c] · y[place].
 // Counters are added to in the order in which blocks arrive: rows inside an expert lie in any order, which no bit of a sum depends on.
 //
 // Versions and times: docs/performance-cuda.md.
@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(256)
 namespace {
 
 /// A thread sums 8 columns of a row; blocks of 128 threads, one row (x) and 1,024 columns (y).
-template <class In, class Out>
-DEVICE void combine(Out *out, i64 out_stride, const In *y, i64 y_stride, const int *ids, int ids_stride, const float *weights,
+template <class Out>
+DEVICE void combine(Out *out, i64 out_stride, const bf16 *y, i64 y_stride, const int *ids, int ids_stride, const float *weights,
                     int weights_stride, int top_k, int experts, int width, const int *place) {
   allow_dependents();
   wait_for_predecessors();
@@ -112,18 +112,10 @@ DEVICE void combine(Out *out, i64 out_stride, const In *y, i64 y_stride, const i
   for (int c = 0; c < top_k; c++) {
     const int id = ids[(i64)row * ids_stride + c];
     if (id < 0 || id >= experts) continue;
-    const i64 slot = (i64)row * top_k + c, at = place ? place[slot] : slot;
+    const i64 at = place[(i64)row * top_k + c];
     const float weight = weights[(i64)row * weights_stride + c];
     float v[8];
-    if constexpr (sizeof(In) == 2) {
-      ldVec(y + at * y_stride + column, v);
-    } else {
-      float low[4], high[4];
-      ldVec(y + at * y_stride + column, low);
-      ldVec(y + at * y_stride + column + 4, high);
-#pragma unroll
-      for (int i = 0; i < 4; i++) v[i] = low[i], v[i + 4] = high[i];
-    }
+    ldVec(y + at * y_stride + column, v);
 #pragma unroll
     for (int i = 0; i < 8; i++) sum[i] = fmaf(weight, v[i], sum[i]);
   }
@@ -139,14 +131,12 @@ DEVICE void combine(Out *out, i64 out_stride, const In *y, i64 y_stride, const i
 
 } // namespace
 
-#define COMBINE(NAME, IN, OUT)                                                                                                  \
+#define COMBINE(NAME, OUT)                                                                                                      \
   extern "C" __global__ void __launch_bounds__(128)                                                                             \
-  NAME(OUT *out, i64 out_stride, const IN *y, i64 y_stride, const int *ids, int ids_stride, const float *weights,               \
+  NAME(OUT *out, i64 out_stride, const bf16 *y, i64 y_stride, const int *ids, int ids_stride, const float *weights,             \
        int weights_stride, int top_k, int experts, int width, const int *place) {                                               \
-    combine<IN, OUT>(out, out_stride, y, y_stride, ids, ids_stride, weights, weights_stride, top_k, experts, width, place);     \
+    combine(out, out_stride, y, y_stride, ids, ids_stride, weights, weights_stride, top_k, experts, width, place);              \
   }
 
-COMBINE(expert_combine_f32_bf16, float, bf16)
-COMBINE(expert_combine_f32_f32, float, float)
-COMBINE(expert_combine_bf16_bf16, bf16, bf16)
-COMBINE(expert_combine_bf16_f32, bf16, float)
+COMBINE(expert_combine_bf16, bf16)
+COMBINE(expert_combine_f32, float)

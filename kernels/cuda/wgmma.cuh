@@ -69,11 +69,5 @@ DEVICE void tma_load_3d_multicast(u32 to, const TensorMap *map, int x, int y, in
                "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(mask)
                : "memory");
 }
-/// As bulk_load, with a cache policy.
-DEVICE void bulk_load_hint(u32 to, const void *from, u32 bytes, u32 barrier, u64 policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-               : "memory");
-}
 
 #endif // sm_90

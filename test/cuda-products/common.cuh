@@ -87,12 +87,6 @@ inline int lane_id() { return threadIdx.x & 31; }
 inline int warp_id() { return threadIdx.x >> 5; }
 inline void __syncwarp() { machine::meet(machine::myWarp(), "warp barrier", [] {}); }
 inline void __syncthreads() { machine::meet(machine::block, "block barrier", [] {}); }
-inline std::map<int, machine::Meeting> namedBarriers;
-inline void named_barrier_sync(int id, int threads) {
-  machine::Meeting &m = namedBarriers[id];
-  m.size = threads;
-  machine::meet(m, "named barrier", [] {});
-}
 inline int atomicAdd(int *p, int value) {
   const int old = *p;
   *p += value;
@@ -121,13 +115,6 @@ template <class T> T __shfl_sync(u32, T x, int lane) {
 }
 template <class T> T __shfl_xor_sync(u32, T x, int mask) { return __shfl_sync(0, x, lane_id() ^ mask); }
 template <class T> T __shfl_up_sync(u32, T x, int d) { return __shfl_sync(0, x, lane_id() >= d ? lane_id() - d : lane_id()); }
-inline u32 __match_any_sync(u32, int x) {
-  return (u32)together(x, "match", [x](const int *all) {
-    u32 same = 0;
-    for (int l = 0; l < 32; l++) same |= (u32)(all[l] == x) << l;
-    return (int)same;
-  });
-}
 
 inline float warp_sum(float x) {
   for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(0, x, d);
@@ -165,12 +152,12 @@ template <int PENDING> void cp_async_wait() {
     for (const auto &copy : groups.front()) machine::perform(copy);
 }
 
-template <int COUNT> void ldmatrix(u32 *r, u32 address) {
+inline void ldmatrix_x4(u32 (&r)[4], u32 address) {
   machine::myLane().address = address;
   machine::myLane().out = r;
   machine::Lane *lanes = machine::myLanes();
-  machine::meet(machine::myWarp(), COUNT == 4 ? "ldmatrix.x4" : "ldmatrix.x2", [lanes] {
-    for (int j = 0; j < COUNT; j++) {
+  machine::meet(machine::myWarp(), "ldmatrix.x4", [lanes] {
+    for (int j = 0; j < 4; j++) {
       u16 m[8][8];
       for (int i = 0; i < 8; i++) std::memcpy(m[i], machine::sharedAt(lanes[8 * j + i].address, 16), 16);
       for (int l = 0; l < 32; l++)
@@ -178,8 +165,6 @@ template <int COUNT> void ldmatrix(u32 *r, u32 address) {
     }
   });
 }
-inline void ldmatrix_x4(u32 (&r)[4], u32 address) { ldmatrix<4>(r, address); }
-inline void ldmatrix_x2(u32 (&r)[2], u32 address) { ldmatrix<2>(r, address); }
 
 inline float half_of(u32 pair, int which) { return __uint_as_float(which ? pair & 0xffff0000u : pair << 16); }
 
@@ -276,17 +261,6 @@ inline void queueCopy(u32 barrier, std::function<void()> perform) {
   if (machine::choices.copiesAtOnce) perform();
   else lateCopies.push_back({barrier, std::move(perform)});
 }
-inline void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
-  aligned16(from);
-  if (bytes == 0 || bytes % 16) machine::fail("a bulk copy of no multiple of 16 bytes");
-  queueCopy(barrier, [=] {
-    machine::sharedAt(to + bytes - 16, 16);
-    std::memcpy(machine::sharedAt(to, 16), from, bytes);
-    arrived(barrierAt(barrier), 0, -(long)bytes);
-  });
-}
-inline u64 policy_evict_first() { return 0; }
-inline void bulk_load_hint(u32 to, const void *from, u32 bytes, u32 barrier, u64) { bulk_load(to, from, bytes, barrier); }
 inline void tma_prefetch_map(const TensorMap *) {}
 // A box of rows of 64 bf16 with 128-byte swizzle: bits 4 to 6 of the address are flipped by bits 7 to 9. Outside: zeros.
 inline void tma_load_5d(u32 to, const TensorMap *from, int x, int y, int z, int v, int w, u32 barrier) {
@@ -313,9 +287,6 @@ inline void tma_load_5d(u32 to, const TensorMap *from, int x, int y, int z, int 
 }
 inline void tma_load_3d(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) { tma_load_5d(to, map, x, y, z, 0, 0, barrier); }
 inline void tma_load_2d(u32 to, const TensorMap *map, int x, int y, u32 barrier) { tma_load_3d(to, map, x, y, 0, barrier); }
-inline void tma_load_3d_hint(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u64) {
-  tma_load_3d(to, map, x, y, z, barrier);
-}
 template <int N> void registers_decrease() {}
 template <int N> void registers_increase() {}
 inline void wgmma_fence() {}
@@ -330,6 +301,5 @@ inline u64 wgmma_descriptor_128B(u32 address) {
 // What is left of a block when the next one begins.
 inline void endOfBlock() {
   if (!lateCopies.empty()) machine::fail("a block ended with copies under way");
-  namedBarriers.clear();
   barriers.clear();
 }

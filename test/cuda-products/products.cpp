@@ -4,9 +4,6 @@
 #include "row_tiles.cuh"
 #include "wgmma.cuh"
 
-namespace skinny_kernels {
-#include "gemm_skinny_sm90.cu"
-}
 namespace columns_kernels {
 #include "grouped_gemm_columns_sm90.cu"
 }
@@ -80,51 +77,6 @@ struct Rows {
     return half[(size_t)row * outStride + column].bits == NAN_BITS && full[(size_t)row * outStride + column] == 7.0f;
   }
 };
-
-struct Skinny {
-  const char *name;
-  int mode, count, experts, topK, divisor, n, k, tileRows, stages, capacity;
-  bool gated;
-};
-
-void run(const Skinny &c) {
-  using namespace skinny_kernels;
-  const bool masked = c.mode == 1, routed = c.mode == 2;
-  const int outRows = masked ? c.experts * c.divisor : c.count, xRows = masked ? outRows : ceil((double)c.count / c.divisor);
-  Rows r(xRows, outRows, c.experts, c.n, c.k, c.gated);
-  const int stride = c.topK + 1;
-  std::vector<int> index;
-  for (int e = 0; masked && e < c.experts; e++) index.push_back(e % 3 == 1 ? 0 : below(c.divisor + 2));
-  for (int i = 0; routed && i < c.count / c.topK * stride; i++) index.push_back(below(c.experts + 2) - 1);
-  std::vector<float> bias(c.n);
-  for (auto &b : bias) b = noise();
-  const int items = masked   ? c.experts * ((c.divisor + c.capacity - 1) / c.capacity)
-                    : routed ? std::min(c.count, c.experts + c.count / c.capacity)
-                             : (c.count + c.capacity - 1) / c.capacity;
-  const size_t bytes = 1024 + (size_t)c.capacity * (2 * c.k + 16) + (c.capacity == 32 ? 1 : 2) * 8 * c.capacity * 80 + 16 * c.stages + 64 +
-                       items * 6 + (routed ? 18 * c.experts + 4 * c.count : 0) + (size_t)c.stages * 16384;
-  const auto kernel = c.gated ? (c.capacity == 8 ? skinny8_gated_bf16 : c.capacity == 16 ? skinny16_gated_bf16 : skinny32_gated_bf16)
-                              : (c.capacity == 8 ? skinny8_f32 : c.capacity == 16 ? skinny16_f32 : skinny32_f32);
-  const int matrixRows = c.gated ? 2 * c.n : c.n;
-  const TensorMap map{reinterpret_cast<u8 *>(r.w.data()), {64, (u64)(c.experts * matrixRows), (u64)c.k / 64}, {(u64)c.k * 2, 128}, {64, 8, 8}};
-  launch({5, 1, 1}, 288, bytes, [&] {
-    u8 *out = c.gated ? reinterpret_cast<u8 *>(r.half.data()) : reinterpret_cast<u8 *>(r.full.data());
-    kernel(map, r.x.data(), r.xStride, out, r.outStride, c.gated ? nullptr : bias.data(), index.data(), nullptr, c.mode, masked ? c.divisor : c.count, c.experts, c.topK, stride,
-           c.divisor, c.n, c.k, c.tileRows, c.stages, c.gated ? 0 : 1, items, matrixRows);
-  });
-  bool ok = true;
-  for (int row = 0; row < outRows; row++) {
-    int group = 0, from = row;
-    bool live = true;
-    if (masked) group = row / c.divisor, live = row % c.divisor < index[group];
-    if (routed) group = index[row / c.topK * stride + row % c.topK], live = group >= 0 && group < c.experts, from = row / c.divisor;
-    for (int column = 0; column < r.outStride; column++)
-      if (!live || column >= c.n) ok = ok && r.untouched(row, column);
-      else if (c.gated) ok = ok && r.halfIs(row, column, r.want(from, group, column));
-      else ok = ok && close(r.full[(size_t)row * r.outStride + column], r.want(from, group, column) + bias[column] + 7, 1e-5, c.k);
-  }
-  report(c.name, ok);
-}
 
 struct Grouped {
   const char *name;
@@ -204,7 +156,7 @@ void run(const Sorted &c) {
     });
   }
   launch({(unsigned)c.rows, (unsigned)(c.width + 1023) / 1024, 1}, 128, 0, [&] {
-    expert_combine_bf16_bf16(out.data(), c.width + 8, to.data(), c.width, ids.data(), stride, weights.data(), c.topK + 1, c.topK, c.experts,
+    expert_combine_bf16(out.data(), c.width + 8, to.data(), c.width, ids.data(), stride, weights.data(), c.topK + 1, c.topK, c.experts,
                              c.width, place.data());
   });
   bool ok = true;
@@ -247,17 +199,6 @@ void run(const Sorted &c) {
 } // namespace
 
 int main() {
-  const Skinny skinny[] = {
-      {"one row, 64 of k", 0, 1, 1, 1, 1, 16, 64, 16, 3, 8, false},
-      {"tail of columns and of chunks", 0, 3, 1, 1, 1, 40, 576, 16, 3, 8, false},
-      {"units of 8 rows of W", 0, 9, 1, 1, 1, 72, 1088, 8, 4, 16, false},
-      {"two items of 32 rows", 0, 50, 1, 1, 1, 24, 768, 16, 3, 32, false},
-      {"masked", 1, 0, 6, 1, 16, 72, 320, 16, 3, 16, false},
-      {"masked, several items a group, gated", 1, 0, 5, 1, 40, 40, 576, 16, 3, 8, true},
-      {"routed, several items an expert", 2, 60, 5, 3, 3, 72, 320, 16, 5, 8, false},
-      {"routed, many experts, gated", 2, 80, 130, 4, 1, 40, 576, 16, 3, 16, true},
-      {"routed, many rows an expert, gated", 2, 300, 4, 2, 2, 24, 64, 16, 3, 32, true},
-  };
   const Grouped grouped[] = {
       {"mma, ragged groups", Grouped::MMA, false, {1, 130, 0, 200}, 136, 136, 0, 0},
       {"mma, gated, rows of no group", Grouped::MMA, true, {77, -128, 5}, 72, 72, 0, 0},
@@ -279,7 +220,6 @@ int main() {
     machine::choices.seed = choice == 2 ? 5 : 0;
     std::printf("copies %s, threads %s\n", choice == 0 ? "at once" : "late", choice == 2 ? "in any order" : "in order");
     for (const auto &c : sorted) run(c);
-    for (const auto &c : skinny) run(c);
     for (const auto &c : grouped) run(c);
   }
   // Ids beyond the experts are drawn above, and each is reported.

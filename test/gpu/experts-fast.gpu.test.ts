@@ -1,4 +1,4 @@
-// Routed experts in bf16, slot by slot, streamed and sorted, against float64: absent and repeated experts, ragged counts, both ways of storing.
+// Routed experts in bf16, slot by slot and sorted, against float64: absent and repeated experts, ragged counts, both ways of storing.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { fastExperts } from '../../src/device/cuda/ops/experts-fast.js'
 import type { GroupedVariant } from '../../src/device/cuda/ops/grouped-gemm.js'
@@ -11,16 +11,15 @@ beforeAll(() => {
 })
 afterAll(() => gpu[Symbol.dispose]())
 
-const WAYS: readonly (readonly [string, number, number, GroupedVariant])[] = [
-  ['slot by slot', 4096, 0, 'mma'],
-  ['streamed', 0, 4096, 'mma'],
-  ['sorted, mma', 0, 0, 'mma'],
-  ['sorted, columns', 0, 0, 'columns'],
-  ['sorted, sm90', 0, 0, 'sm90'],
-  ['sorted, pair', 0, 0, 'pair'],
+const WAYS: readonly (readonly [string, number, GroupedVariant])[] = [
+  ['slot by slot', 4096, 'mma'],
+  ['sorted, mma', 0, 'mma'],
+  ['sorted, columns', 0, 'columns'],
+  ['sorted, sm90', 0, 'sm90'],
+  ['sorted, pair', 0, 'pair'],
 ]
 
-describe.each(WAYS)('%s', (_, gemvSlots, streamedSlots, variant) => {
+describe.each(WAYS)('%s', (_, gemvSlots, variant) => {
   it.each([
     [1, 8, 16, 128, 64, 'bf16'],
     [7, 3, 5, 144, 80, 'f32'],
@@ -60,7 +59,7 @@ describe.each(WAYS)('%s', (_, gemvSlots, streamedSlots, variant) => {
             dtype: 'bf16',
           },
         },
-        { variant, gemvSlots, streamedSlots },
+        { variant, gemvSlots },
       )
       expect(kernel).toBeDefined()
       const read = () => gpu.read(new Uint16Array((rows * stride * bytes) / 2), d.addressOf(out)).slice()

@@ -1,10 +1,9 @@
-// Benchmarks of products: grouped over many rows, masked over few, dense over few, and the routed experts of a layer.
+// Benchmarks of products: grouped over many rows and over few (`masked`), dense over few, and the routed experts of a layer.
 import { CounterRandom, STREAM } from '../../../runtime/random.js'
 import type { PackedMatrix } from '../../ops.js'
 import { fastExperts } from '../ops/experts-fast.js'
 import { bindGemv } from '../ops/gemv.js'
 import { bindGroupedGemm, type GroupedVariant, mostTileRows, rowsOfTile } from '../ops/grouped-gemm.js'
-import { bindSkinny } from '../ops/skinny.js'
 import { type BenchDevice, figure, type KernelBench, type KernelFigure } from './bench.js'
 
 const SAMPLES = 65536
@@ -46,19 +45,24 @@ function check(b: BenchDevice, r: Result): number {
   return got[0]!
 }
 
-/** Tile records of groups of `count` rows that begin at multiples of `room` rows, and their number, on the device. */
-function putTiles(b: BenchDevice, groups: number, count: number, room: number, variant: GroupedVariant) {
+/** Tile records of groups of `count` rows, and their number, on the device. */
+function putTiles(b: BenchDevice, groups: number, count: number, variant: GroupedVariant) {
   const each = rowsOfTile(count, mostTileRows(variant))
   const records = Array.from({ length: groups }, (_, g) =>
     Array.from({ length: Math.ceil(count / each) }, (_, i) => [
-      ...[g, g * room + i * each, Math.min(each, count - i * each), 0],
+      ...[g, g * count + i * each, Math.min(each, count - i * each), 0],
     ]),
   ).flat(2)
   const maxTiles = records.length / 4
   return { tiles: b.put(Int32Array.from(records)), tileCount: b.put(Int32Array.of(maxTiles)), maxTiles, variant }
 }
 
-const CONTIGUOUS = [
+/** Groups, rows of each, N, K, gated. */
+type GroupedShape = readonly [number, number, number, number, boolean]
+/** With row tiles of a strip, where not the usual number. */
+type GroupedWay = readonly [GroupedVariant, number?]
+
+const MANY_ROWS: readonly GroupedShape[] = [
   [8, 1024, 4096, 7168, false],
   [8, 512, 4096, 7168, false],
   [8, 4096, 4096, 7168, false],
@@ -66,24 +70,41 @@ const CONTIGUOUS = [
   [128, 1024, 1536, 2048, true],
   [128, 1024, 2048, 768, false],
   [128, 128, 1536, 2048, false],
-] as const
+]
 
-function* contiguous(b: BenchDevice): Iterable<KernelFigure> {
-  for (const [groups, perGroup, n, k, gated] of CONTIGUOUS) {
+/** What low-latency dispatch leaves each expert. */
+const FEW_ROWS: readonly GroupedShape[] = [
+  [128, 8, 1536, 2048, false],
+  [128, 8, 1536, 2048, true],
+  [128, 8, 2048, 768, false],
+  [128, 16, 1536, 2048, false],
+  [128, 32, 1536, 2048, false],
+  [8, 16, 4096, 7168, false],
+]
+
+const waysOfMany = ([, perGroup]: GroupedShape): GroupedWay[] => [
+  ['columns', 1],
+  ['columns', 2],
+  ['columns', 4],
+  ['sm90', 8],
+  ...(perGroup === 512 ? ([['mma']] as const) : []),
+]
+const waysOfFew = (): GroupedWay[] => [['columns'], ['sm90'], ['pair']]
+
+function* grouped(
+  b: BenchDevice,
+  shapes: readonly GroupedShape[],
+  waysOf: (shape: GroupedShape) => readonly GroupedWay[],
+): Iterable<KernelFigure> {
+  for (const given of shapes) {
+    const [groups, perGroup, n, k, gated] = given
     const rows = groups * perGroup
     const weight = b.matrix(n, k, groups)
     const x = b.kernels.addressOf(b.random(rows * k))
     const outWidth = gated ? n / 2 : n
     const sizes = { bytes: 2 * (groups * n * k + rows * k + rows * outWidth), flop: 2 * rows * n * k }
-    const variants: readonly (readonly [GroupedVariant, number?])[] = [
-      ['columns', 1],
-      ['columns', 2],
-      ['columns', 4],
-      ['sm90', 8],
-      ...(perGroup === 512 ? ([['mma']] as const) : []),
-    ]
-    const ways = variants.map(([variant, strip]) => {
-      const tiles = putTiles(b, groups, perGroup, perGroup, variant)
+    const ways = waysOf(given).map(([variant, strip]) => {
+      const tiles = putTiles(b, groups, perGroup, variant)
       const out = b.kernels.addressOf(b.lend(rows * outWidth * 2))
       const run = bindGroupedGemm(b.kernels, {
         ...{ weight, gated, ...tiles },
@@ -97,63 +118,6 @@ function* contiguous(b: BenchDevice): Iterable<KernelFigure> {
     const times = b.timeInTurns(ways.map(way => way.run))
     for (const [i, { name, result }] of ways.entries())
       yield figure(name, `${groups} × ${perGroup} rows, N ${n}, K ${k}`, times[i]!, sizes, check(b, result))
-    b.release()
-  }
-}
-
-const MASKED = [
-  [128, 8, 8, 1536, 2048, false],
-  [128, 8, 8, 1536, 2048, true],
-  [128, 8, 8, 2048, 768, false],
-  [128, 16, 16, 1536, 2048, false],
-  [128, 32, 32, 1536, 2048, false],
-  [8, 16, 16, 4096, 7168, false],
-] as const
-
-function* masked(b: BenchDevice): Iterable<KernelFigure> {
-  for (const [groups, perGroup, room, n, k, gated] of MASKED) {
-    const weight = b.matrix(n, k, groups)
-    const rows = groups * room
-    const x = b.kernels.addressOf(b.random(rows * k))
-    const outWidth = gated ? n / 2 : n
-    const out = b.kernels.addressOf(b.lend(rows * outWidth * 2))
-    const all = Array.from({ length: groups }, () => perGroup)
-    const live = groups * perGroup
-    const sizes = { bytes: 2 * (groups * n * k + live * k + live * outWidth), flop: 2 * live * n * k }
-    const shape = `${groups} × ${perGroup} rows, N ${n}, K ${k}`
-    const result = {
-      ...{ x, xStride: k, weight, out, outStride: outWidth, gated },
-      ...putTiles(b, groups, perGroup, room, 'columns'),
-    }
-    const kind = gated ? ', gated' : ''
-    const streamed = bindSkinny(
-      b.kernels,
-      {
-        x: { address: x, stride: k },
-        weight,
-        out: { address: out, stride: outWidth, dtype: 'bf16' },
-        gated,
-        groups: { mode: 'masked', counts: b.put(Int32Array.from(all)), room },
-      },
-      room,
-    )
-    if (streamed)
-      yield figure(
-        `streamed${kind}`,
-        shape,
-        b.time(() => streamed(room)),
-        sizes,
-        check(b, result),
-      )
-    b.context.upload(out, new Uint16Array(rows * outWidth))
-    for (const variant of ['columns', 'sm90', 'pair'] as const) {
-      const run = bindGroupedGemm(b.kernels, {
-        ...{ weight, gated, ...putTiles(b, groups, perGroup, room, variant) },
-        x: { address: x, stride: k, rows },
-        out: { address: out, stride: outWidth },
-      })
-      yield figure(`grouped ${variant}${kind}`, shape, b.time(run), sizes, check(b, result))
-    }
     b.release()
   }
 }
@@ -178,21 +142,6 @@ function* dense(b: BenchDevice): Iterable<KernelFigure> {
       const tileCount = b.put(Int32Array.of(1))
       const sizes = { bytes: 2 * (n * k + rows * k + rows * n), flop: 2 * rows * n * k }
       const shape = `${rows} rows, N ${n}, K ${k}`
-      const streamed = weights.map(weight =>
-        bindSkinny(
-          b.kernels,
-          {
-            ...{ weight, gated: false, groups: { mode: 'dense' } },
-            x: { address: x, stride: k },
-            out: { address: out, stride: n, dtype: 'bf16' },
-          },
-          rows,
-        ),
-      )
-      if (streamed[0]) {
-        const queues = streamed.map(run => () => run!(rows))
-        yield figure('streamed', shape, b.timeInGraph(queues), sizes, check(b, { ...result, tileCount }))
-      }
       if (rows <= 8 || n * k <= 1 << 20) {
         const gemv = weights.map(weight =>
           bindGemv(b.kernels, {
@@ -249,12 +198,7 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       gateUp: b.matrix(2 * INTER, HIDDEN, EXPERTS),
       down: b.matrix(HIDDEN, INTER, EXPERTS),
     }))
-    const bind = (
-      gemvSlots: number,
-      streamedSlots: number,
-      variant: GroupedVariant,
-      out: ReturnType<BenchDevice['lend']>,
-    ) =>
+    const bind = (gemvSlots: number, variant: GroupedVariant, out: ReturnType<BenchDevice['lend']>) =>
       made.map(layer =>
         fastExperts(
           b.kernels,
@@ -263,7 +207,7 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
             out: rowsOf(out, HIDDEN),
             activation: { kind: 'silu' },
           },
-          { gemvSlots, streamedSlots, variant },
+          { gemvSlots, variant },
         ),
       )
     const slots = rows * TOP_K
@@ -278,16 +222,15 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       return new Float32Array(Uint32Array.from(bits, w => w << 16).buffer)
     }
     const ways = [
-      ...(slots <= 64 ? [['gemv', slots, 0, 'columns'] as const] : []),
-      ...(slots <= 4096 ? [['streamed', 0, slots, 'columns'] as const] : []),
-      ['sorted columns', 0, 0, 'columns'] as const,
-      ['sorted sm90', 0, 0, 'sm90'] as const,
-      ['sorted pair', 0, 0, 'pair'] as const,
+      ...(slots <= 64 ? [['gemv', slots, 'columns'] as const] : []),
+      ['sorted columns', 0, 'columns'] as const,
+      ['sorted sm90', 0, 'sm90'] as const,
+      ['sorted pair', 0, 'pair'] as const,
     ]
     let reference: Float32Array | null = null
-    for (const [name, gemvSlots, streamedSlots, variant] of [['sorted mma', 0, 0, 'mma'] as const, ...ways]) {
+    for (const [name, gemvSlots, variant] of [['sorted mma', 0, 'mma'] as const, ...ways]) {
       const out = b.lend(rows * HIDDEN * 2)
-      const bound = bind(gemvSlots, streamedSlots, variant, out)
+      const bound = bind(gemvSlots, variant, out)
       if (!bound[0]) continue
       const queues = bound.map(run => () => run!(rows))
       if (name === 'sorted mma') {
@@ -314,8 +257,8 @@ function unlike(a: Float32Array, b: Float32Array): number {
 }
 
 export const gemmBenches: readonly KernelBench[] = [
-  { name: 'grouped', run: contiguous },
-  { name: 'masked', run: masked },
+  { name: 'grouped', run: b => grouped(b, MANY_ROWS, waysOfMany) },
+  { name: 'masked', run: b => grouped(b, FEW_ROWS, waysOfFew) },
   { name: 'dense', run: dense },
   { name: 'experts', run: experts },
 ]

@@ -1,9 +1,8 @@
 // Routed experts in bf16 on a GPU. A few rows: two launches, each slot by warps that read two rows of its expert's matrices (gemv.cu).
-// A few more: three launches that stream the weights of the experts that have rows (gemm_skinny_sm90.cu). Many rows: rows are sorted by expert, multiplied tile by tile (grouped_gemm_*.cu) and summed back (expert_rows.cu).
+// More: rows are sorted by expert, multiplied tile by tile (grouped_gemm_*.cu) and summed back (expert_rows.cu).
 import { alignUp } from '../../memory.js'
 import { elementBytes, type Kernel, type Ops } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
-import type { ArgumentType } from '../types.js'
 import { faultAddress } from './faults.js'
 import { bindGemvExperts, refusesGemvExperts } from './gemv.js'
 import {
@@ -15,22 +14,17 @@ import {
   refusesGrouped,
   TILE_BYTES,
 } from './grouped-gemm.js'
-import { bindSkinny, refusesSkinny } from './skinny.js'
 
 type ExpertsSpec = Parameters<Ops['experts']>[0]
 
-/** Up to this many slots (rows · topK) every slot reads its expert's matrices by itself. */
+/** Up to this many slots (rows · topK) every slot reads its expert's matrices by itself (H200, docs/performance-cuda.md). */
 const GEMV_SLOTS = 64
-/** Up to this many slots (rows · topK) weights are streamed; beyond, tiles of 128 rows pay (H200, docs/performance-cuda.md). */
-const STREAMED_SLOTS = 16
 const PIECE = 1024
 const GATHER_ROWS = 8
 const COMBINE_COLUMNS = 128 * 8
 export interface FastExpertsOptions {
   readonly variant?: GroupedVariant
-  /** Slots (rows · topK) up to which weights are streamed. */
-  readonly streamedSlots?: number
-  /** Slots up to which each slot reads its expert's matrices by itself. */
+  /** Slots (rows · topK) up to which each slot reads its expert's matrices by itself. */
   readonly gemvSlots?: number
 }
 
@@ -59,7 +53,7 @@ type ScratchLayout = ReturnType<typeof layOutScratch>
 
 /** @returns undefined where operands or shapes are not of the fast kind: the plain experts take those */
 export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExpertsOptions = {}): Kernel | undefined {
-  const { out, x, ids, weights, topK, gateUp, down, scratch } = a
+  const { out, x, topK, gateUp, down, scratch } = a
   const hidden = down.n
   const inter = down.k
   const experts = gateUp.count
@@ -69,35 +63,20 @@ export function fastExperts(d: CudaKernels, a: ExpertsSpec, options: FastExperts
   if (hidden % 8 !== 0 || inter % 8 !== 0 || d.address(x) % 16 !== 0 || x.stride % 8 !== 0) return undefined
   if (d.address(out) % 16 !== 0 || (out.stride * elementBytes(outType)) % 16 !== 0) return undefined
 
-  const idsAt = d.address(ids)
-  const combine = (from: 'f32' | 'bf16', y: number, place: number) => {
-    const layout: ArgumentType[] = ['u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'i32', 'u64']
-    const values = [d.address(out), out.stride, y, hidden, idsAt, ids.stride, d.address(weights), weights.stride]
-    const bound = d
-      .kernel('expert_rows.cu', `expert_combine_${from}_${outType}`)
-      .bind(layout, [...values, topK, experts, hidden, place], { programmatic: true })
-    const blocks = Math.ceil(hidden / COMBINE_COLUMNS)
-    return (rows: number): void => bound.launch([rows, blocks, 1], 128)
-  }
-
   const spare = elementBytes(scratch.dtype) * scratch.offset
   const layout = layOutScratch(scratch.span.byteLength - spare, { hidden, inter, experts })
-  const streamed = bindStreamed(d, a, combine, options.streamedSlots)
   const gemv = bindSeparate(d, a, options.gemvSlots)
-  const sorted = bindSorted(d, a, layout, combine, options.variant)
-  if (!sorted && !(streamed && streamed.slots >= layout.slots)) return undefined
+  const sorted = bindSorted(d, a, layout, options.variant)
+  if (!sorted && !(gemv && gemv.slots >= layout.slots)) return undefined
   return rows => {
     const slots = rows * topK
     if (slots > layout.slots)
       throw new RangeError(`${rows} rows, but the scratch of experts holds ${layout.slots / topK}`)
     if (slots === 0) return
     if (gemv && slots <= gemv.slots) gemv.run(rows)
-    else if (streamed && slots <= streamed.slots) streamed.run(rows)
     else sorted?.(rows)
   }
 }
-
-type Combine = (from: 'f32' | 'bf16', y: number, place: number) => (rows: number) => void
 
 /** A few rows, each slot by itself: `slots` is how many rows · topK it takes. */
 function bindSeparate(
@@ -116,52 +95,11 @@ function bindSeparate(
   return refusesGemvExperts(spec) === undefined ? { slots, run: bindGemvExperts(d, spec) } : undefined
 }
 
-/** Few rows: `slots` is how many rows · topK it takes. */
-function bindStreamed(
-  d: CudaKernels,
-  { x, ids, topK, gateUp, down }: ExpertsSpec,
-  combine: Combine,
-  most?: number,
-): { readonly slots: number; readonly run: Kernel } | undefined {
-  const slots = Math.floor((most ?? Math.max(topK, STREAMED_SLOTS)) / topK) * topK
-  if (d.properties.capability < 90 || slots === 0) return undefined
-  const [hidden, inter] = [down.n, down.k]
-  const inner = d.workspace(slots * inter * 2, 'inner rows of streamed experts')
-  const y = d.workspace(slots * hidden * 4, 'rows of streamed experts')
-  const groups = { mode: 'routed', ids: d.address(ids), stride: ids.stride, topK } as const
-  const gateUpSpec = {
-    x: { address: d.address(x), stride: x.stride },
-    weight: gateUp,
-    out: { address: inner, stride: inter, dtype: 'bf16' },
-    gated: true,
-    groups: { ...groups, xDivisor: topK },
-  } as const
-  const downSpec = {
-    x: { address: inner, stride: inter },
-    weight: down,
-    out: { address: y, stride: hidden, dtype: 'f32' },
-    gated: false,
-    groups: { ...groups, xDivisor: 1 },
-  } as const
-  if (refusesSkinny(gateUpSpec) !== undefined || refusesSkinny(downSpec) !== undefined) return undefined
-  const first = bindSkinny(d, gateUpSpec, slots / topK)
-  const second = bindSkinny(d, downSpec, slots / topK)
-  if (!first || !second) return undefined
-  const last = combine('f32', y, 0)
-  const run: Kernel = rows => {
-    first(rows)
-    second(rows)
-    last(rows)
-  }
-  return { slots, run }
-}
-
 /** Many rows. @returns undefined where the shapes or the scratch do not suffice */
 function bindSorted(
   d: CudaKernels,
-  { x, ids, topK, gateUp, down, scratch }: ExpertsSpec,
+  { out, x, ids, weights, topK, gateUp, down, scratch }: ExpertsSpec,
   at: ScratchLayout,
-  combine: Combine,
   variant = groupedVariant(d.properties.capability),
 ): Kernel | undefined {
   const [hidden, inter, experts] = [down.n, down.k, gateUp.count]
@@ -218,7 +156,16 @@ function bindSorted(
     )
   const first = bindGroupedGemm(d, firstSpec)
   const second = bindGroupedGemm(d, secondSpec)
-  const last = combine('bf16', rowsAt, placeAt)
+  const combine = d
+    .kernel('expert_rows.cu', `expert_combine_${out.dtype ?? 'f32'}`)
+    .bind(
+      ['u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'i32', 'u64'],
+      [
+        ...[d.address(out), out.stride, rowsAt, hidden, idsAt, ids.stride, d.address(weights), weights.stride],
+        ...[topK, experts, hidden, placeAt],
+      ],
+      { programmatic: true },
+    )
   return rows => {
     const slots = rows * topK
     count.set(3, slots)
@@ -229,6 +176,6 @@ function bindSorted(
     const most = maxTilesOf(slots, experts, variant)
     first(most)
     second(most)
-    last(rows)
+    combine.launch([rows, Math.ceil(hidden / COMBINE_COLUMNS), 1], 128)
   }
 }
