@@ -12,9 +12,7 @@
 // swizzle) with bulk tensor copies; the other two multiply 64×256 each with wgmma m64n256k16 and keep one batch in flight, so a stage
 // is given back when the next one's batch has begun. In a tile of at most 64 rows only one of them multiplies. The ring runs on into the next tile during the epilogue. The epilogue
 // transposes 8-byte pieces inside quads of lanes, so that a lane stores 16 bytes.
-// `_pair`: clusters of two blocks take two row tiles at one column tile; if both have one group, each block loads half of W's box
-// into both (a third less traffic from L2).
-// Order of tiles: `chunk` row tiles (or pairs) by all column tiles, rows fastest, so that the blocks of a wave share rows and columns.
+// Order of tiles: `chunk` row tiles by all column tiles, rows fastest, so that the blocks of a wave share rows and columns.
 //
 // Versions and times: docs/performance-cuda.md.
 #include "wgmma.cuh"
@@ -29,40 +27,24 @@ constexpr int CONSUMER_WARPS = 8;
 
 struct Tile {
   int group, first, rows, column;
-  bool shared; // both blocks of the cluster read the same columns of the same group
 };
 
-/// Walks the tiles of one block (or of one cluster, whose two blocks then stay in step).
-template <int CLUSTER> struct Walk {
+/// Walks the tiles of one block.
+struct Walk {
   const int4 *tiles;
   int count, columns, chunk, next, stride, width;
-  u32 rank;
 
-  DEVICE Walk(const int4 *tiles, int count, int n, int width, int chunk, u32 rank)
-      : tiles(tiles), count(count), columns((n + width - 1) / width), chunk(chunk), next(blockIdx.x / CLUSTER),
-        stride(gridDim.x / CLUSTER), width(width), rank(rank) {}
+  DEVICE Walk(const int4 *tiles, int count, int n, int width, int chunk)
+      : tiles(tiles), count(count), columns((n + width - 1) / width), chunk(chunk), next(blockIdx.x), stride(gridDim.x), width(width) {}
 
   DEVICE bool step(Tile &tile) {
-    const int units = (count + CLUSTER - 1) / CLUSTER;
-    while (next < units * columns) {
+    while (next < count * columns) {
       const int strip = next / (chunk * columns), within = next % (chunk * columns);
-      const int height = min2(chunk, units - strip * chunk);
-      const int unit = strip * chunk + within % height, column = within / height;
+      const int height = min2(chunk, count - strip * chunk);
+      const int4 found = tiles[strip * chunk + within % height];
       next += stride;
-      int4 mine = tiles[unit * CLUSTER];
-      bool shared = false;
-      if (CLUSTER == 2) {
-        int4 other = unit * 2 + 1 < count ? tiles[unit * 2 + 1] : make_int4(-1, 0, 0, 0);
-        if (mine.x < 0 && other.x < 0) continue;
-        // A block without a tile of its own goes through the motions of its partner's and stores nothing.
-        if (mine.x < 0) mine = make_int4(other.x, other.y, 0, 0);
-        if (other.x < 0) other = make_int4(mine.x, mine.y, 0, 0);
-        shared = mine.x == other.x;
-        if (rank == 1) mine = other;
-      } else if (mine.x < 0) {
-        continue;
-      }
-      tile = Tile{mine.x, mine.y, mine.z, column * width, shared};
+      if (found.x < 0) continue;
+      tile = Tile{found.x, found.y, found.z, within / height * width};
       return true;
     }
     return false;
@@ -95,24 +77,18 @@ DEVICE void store32(bf16 *row, bool valid, int column, int n, u32 (&w)[4]) {
   if (valid && column < n) *reinterpret_cast<uint4 *>(row + column) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/// A warp no longer reads a stage: of its own block, and of its partner's copy.
-template <int CLUSTER> DEVICE void give_back(u32 barrier) {
-  const int lane = lane_id();
-  if (CLUSTER == 2) {
-    if (lane < 2) mbarrier_arrive_at(barrier, lane);
-  } else if (lane == 0) {
-    mbarrier_arrive(barrier);
-  }
+/// A warp no longer reads a stage.
+DEVICE void give_back(u32 barrier) {
+  if (lane_id() == 0) mbarrier_arrive(barrier);
 }
 
-template <bool GATED, int CLUSTER>
+template <bool GATED>
 DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *out, i64 out_stride, const int4 *tiles,
                          const int *tile_count, int n, int k, int chunk) {
   DYNAMIC_SHARED(u8, raw);
-  // Swizzled boxes lie at multiples of 1024 bytes, at the same place in both blocks of a cluster.
+  // Swizzled boxes lie at multiples of 1024 bytes.
   const u32 base = (shared_address(raw) + 1023u) & ~1023u;
   const u32 full = base + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
-  const u32 rank = CLUSTER == 2 ? cluster_rank() : 0;
   constexpr int WIDTH = GATED ? HALF : 2 * HALF;
 
   if (threadIdx.x == 0) {
@@ -120,17 +96,16 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
     tma_prefetch_map(w_map);
     for (int s = 0; s < STAGES; s++) {
       mbarrier_init(full + 8 * s, 1);
-      mbarrier_init(empty + 8 * s, CONSUMER_WARPS * CLUSTER);
+      mbarrier_init(empty + 8 * s, CONSUMER_WARPS);
     }
     mbarrier_init_fence();
   }
-  if (CLUSTER == 2) cluster_sync();
-  else __syncthreads();
+  __syncthreads();
   allow_dependents();
   wait_for_predecessors();
 
   const int steps = (k + STEP - 1) / STEP;
-  Walk<CLUSTER> walk(tiles, *tile_count, n, WIDTH, chunk, rank);
+  Walk walk(tiles, *tile_count, n, WIDTH, chunk);
   Tile tile;
   int stage = 0;
   u32 phase = 0;
@@ -146,12 +121,8 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
           mbarrier_wait(empty + 8 * stage, phase ^ 1);
           mbarrier_arrive_expect(barrier, STAGE_BYTES);
           tma_load_2d(x_to, x_map, step * STEP, tile.first, barrier);
-          if (CLUSTER == 2 && tile.shared) {
-            tma_load_3d_multicast(w_to + rank * (W_BYTES / 2), w_map, step * STEP, rank ? second : tile.column, tile.group, barrier, 3);
-          } else {
-            tma_load_3d(w_to, w_map, step * STEP, tile.column, tile.group, barrier);
-            tma_load_3d(w_to + W_BYTES / 2, w_map, step * STEP, second, tile.group, barrier);
-          }
+          tma_load_3d(w_to, w_map, step * STEP, tile.column, tile.group, barrier);
+          tma_load_3d(w_to + W_BYTES / 2, w_map, step * STEP, second, tile.group, barrier);
           if (++stage == STAGES) stage = 0, phase ^= 1;
         }
       }
@@ -167,7 +138,7 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
       if (tile.rows <= (warpgroup - 1) * 64) {
         for (int step = 0; step < steps; step++) {
           mbarrier_wait(full + 8 * stage, phase);
-          give_back<CLUSTER>(empty + 8 * stage);
+          give_back(empty + 8 * stage);
           if (++stage == STAGES) stage = 0, phase ^= 1;
         }
         more = walk.step(tile);
@@ -184,7 +155,7 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
         // The batch before this one has ended: its stage is free.
         if (step > 0) {
           wgmma_wait<1>();
-          give_back<CLUSTER>(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+          give_back(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
         }
         if (++stage == STAGES) stage = 0, phase ^= 1;
       }
@@ -192,7 +163,7 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
       Tile following = tile;
       more = walk.step(following);
       wgmma_wait<0>();
-      give_back<CLUSTER>(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+      give_back(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
 
 #pragma unroll
       for (int i = 0; i < 128; i++) wgmma_keep(acc[i]);
@@ -216,22 +187,18 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
       tile = following;
     }
   }
-  // A block that left could still be written to or arrived at by its partner.
-  if (CLUSTER == 2) cluster_sync();
 }
 
 } // namespace
 
-#define GROUPED_GEMM(NAME, GATED, CLUSTER, ATTRIBUTES)                                                                          \
-  extern "C" __global__ void __launch_bounds__(384, 1) ATTRIBUTES                                                               \
+#define GROUPED_GEMM(NAME, GATED)                                                                                               \
+  extern "C" __global__ void __launch_bounds__(384, 1)                                                                          \
   NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, bf16 *out, i64 out_stride,             \
        const int4 *tiles, const int *tile_count, int n, int k, int chunk) {                                                     \
-    grouped_gemm<GATED, CLUSTER>(&x_map, &w_map, out, out_stride, tiles, tile_count, n, k, chunk);                              \
+    grouped_gemm<GATED>(&x_map, &w_map, out, out_stride, tiles, tile_count, n, k, chunk);                                       \
   }
 
-GROUPED_GEMM(grouped_gemm, false, 1, )
-GROUPED_GEMM(grouped_gemm_gated, true, 1, )
-GROUPED_GEMM(grouped_gemm_pair, false, 2, __cluster_dims__(2, 1, 1))
-GROUPED_GEMM(grouped_gemm_gated_pair, true, 2, __cluster_dims__(2, 1, 1))
+GROUPED_GEMM(grouped_gemm, false)
+GROUPED_GEMM(grouped_gemm_gated, true)
 
 #endif // sm_90a

@@ -1,5 +1,5 @@
-// Tensor core instructions of a warpgroup (sm_90a) that the grouped GEMM uses, and what clusters of two blocks need.
-// Names and layouts: PTX ISA 8.x, wgmma.mma_async, "Register Fragments"; mapa, barrier.cluster, multicast of bulk copies.
+// The tensor core instruction of a warpgroup (sm_90a) that grouped_gemm_sm90.cu uses.
+// Names and layouts: PTX ISA 8.x, wgmma.mma_async, "Register Fragments".
 #pragma once
 #include "common.cuh"
 
@@ -42,32 +42,3 @@ DEVICE void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) {
 
 #endif // sm_90a
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-
-/// Which block of its cluster this is.
-DEVICE u32 cluster_rank() {
-  u32 rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-/// All threads of all blocks of the cluster; what they wrote to shared memory before is visible after.
-DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
-}
-/// Arrives at the barrier that lies at `barrier` in block `rank` of the cluster.
-DEVICE void mbarrier_arrive_at(u32 barrier, u32 rank) {
-  asm volatile("{\n .reg .b32 remote;\n"
-               " mapa.shared::cluster.u32 remote, %0, %1;\n"
-               " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-               "r"(rank)
-               : "memory");
-}
-/// As tma_load_3d, into the same place of every block in `mask`; each block's barrier at that place counts the bytes.
-DEVICE void tma_load_3d_multicast(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier, u16 mask) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-               "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
-               "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(mask)
-               : "memory");
-}
-
-#endif // sm_90

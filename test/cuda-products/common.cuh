@@ -17,7 +17,6 @@ typedef long long i64;
 
 #define DEVICE inline
 #define __grid_constant__
-#define __cluster_dims__(...)
 #define DYNAMIC_SHARED(type, name) type *name = reinterpret_cast<type *>(machine::shared)
 #define BLOCK_SHARED(type, name, count) type *name = reinterpret_cast<type *>(machine::shared)
 

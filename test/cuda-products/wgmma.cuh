@@ -1,4 +1,4 @@
-// kernels/cuda/wgmma.cuh on the emulated machine: a warpgroup meets and multiplies what two descriptors name. Clusters have one block.
+// kernels/cuda/wgmma.cuh on the emulated machine: a warpgroup meets and multiplies what two descriptors name.
 #pragma once
 #include "common.cuh"
 
@@ -43,7 +43,3 @@ inline void multiply64(int columns, float *d, u64 a, u64 b, int accumulate) {
   });
 }
 inline void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) { multiply64(256, d, a, b, accumulate); }
-inline u32 cluster_rank() { return 0; }
-inline void cluster_sync() {}
-inline void mbarrier_arrive_at(u32 barrier, u32) { mbarrier_arrive(barrier); }
-inline void tma_load_3d_multicast(u32, const TensorMap *, int, int, int, u32, u16) { machine::fail("a cluster of one block has no partner"); }

@@ -16,7 +16,6 @@ const WAYS: readonly (readonly [string, number, GroupedVariant])[] = [
   ['sorted, mma', 0, 'mma'],
   ['sorted, columns', 0, 'columns'],
   ['sorted, sm90', 0, 'sm90'],
-  ['sorted, pair', 0, 'pair'],
 ]
 
 describe.each(WAYS)('%s', (_, gemvSlots, variant) => {

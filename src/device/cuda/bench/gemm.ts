@@ -89,7 +89,7 @@ const waysOfMany = ([, perGroup]: GroupedShape): GroupedWay[] => [
   ['sm90', 8],
   ...(perGroup === 512 ? ([['mma']] as const) : []),
 ]
-const waysOfFew = (): GroupedWay[] => [['columns'], ['sm90'], ['pair']]
+const waysOfFew = (): GroupedWay[] => [['columns'], ['sm90']]
 
 function* grouped(
   b: BenchDevice,
@@ -225,7 +225,6 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       ...(slots <= 64 ? [['gemv', slots, 'columns'] as const] : []),
       ['sorted columns', 0, 'columns'] as const,
       ['sorted sm90', 0, 'sm90'] as const,
-      ['sorted pair', 0, 'pair'] as const,
     ]
     let reference: Float32Array | null = null
     for (const [name, gemvSlots, variant] of [['sorted mma', 0, 'mma'] as const, ...ways]) {

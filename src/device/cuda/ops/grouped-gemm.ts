@@ -9,24 +9,23 @@ export const TILE_BYTES = 16
 
 /**
  * `columns`: rows of x are the columns of the tensor cores' products, tiles as long as a group of usual length; `sm90`: a block a tile of
- * 128 rows; `pair`: clusters of two such blocks share weights; `mma`: the slow path and reference.
+ * 128 rows; `mma`: the slow path and reference.
  */
-export type GroupedVariant = 'columns' | 'sm90' | 'pair' | 'mma'
+export type GroupedVariant = 'columns' | 'sm90' | 'mma'
 
 /** Rows of a tile, at most. */
-const MOST_ROWS = { columns: 320, sm90: 128, pair: 128, mma: 128 } as const
+const MOST_ROWS = { columns: 320, sm90: 128, mma: 128 } as const
 /** Columns of `out` that a block makes. */
 const WIDTH = {
   columns: { plain: 128, gated: 64 },
   sm90: { plain: 256, gated: 128 },
-  pair: { plain: 256, gated: 128 },
   mma: { plain: 64, gated: 32 },
 } as const
-const THREADS = { columns: 384, sm90: 384, pair: 384, mma: 256 } as const
+const THREADS = { columns: 384, sm90: 384, mma: 256 } as const
 /** 4 stages, room to align them to 1 KiB, barriers. */
 const SHARED_BYTES = { columns: 4 * (56 << 10) + 1024 + 64, sm90: 4 * (48 << 10) + 1024 + 64 } as const
 /** Row tiles that one strip of the walk over tiles holds: with the column tiles beside them about a wave of 132 blocks. */
-const STRIP = { columns: 4, sm90: 8, pair: 8 } as const
+const STRIP = { columns: 4, sm90: 8 } as const
 
 /** What a GPU of this capability (90: Hopper) uses where nobody asks for another. */
 export const groupedVariant = (capability: number): GroupedVariant => (capability === 90 ? 'columns' : 'mma')
@@ -97,7 +96,6 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
     }
   }
   const strip = spec.strip ?? STRIP[variant]
-  const pair = variant === 'pair'
   const map = { dtype: 'bf16', swizzle: '128B', l2Promotion: '256B' } as const
   const wAddress = d.addressOf(weight.span)
   const rowBytes = weight.k * 2
@@ -105,7 +103,7 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
   const name = variant === 'columns' ? 'grouped_gemm_columns' : 'grouped_gemm'
   // Gate and up rows of the columns kernel come in turns of 8: rows are seen as [blocks of 8, gate or up, 8].
   const turns = variant === 'columns' && gated
-  const args = d.kernel(file, `${name}${gated ? '_gated' : ''}${pair ? '_pair' : ''}`).bind(
+  const args = d.kernel(file, `${name}${gated ? '_gated' : ''}`).bind(
     ['tensorMap', 'tensorMap', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'],
     [
       d.tensorMap({
@@ -132,17 +130,15 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTile
       tileCount,
       n,
       weight.k,
-      pair ? Math.max(1, strip >> 1) : strip,
+      strip,
     ],
     { programmatic: true },
   )
   const columns = Math.ceil(n / WIDTH[variant][shape])
-  const most = pair ? d.properties.sms & ~1 : d.properties.sms
-  const shared = SHARED_BYTES[variant === 'columns' ? 'columns' : 'sm90']
+  const shared = SHARED_BYTES[variant]
   return (maxTiles = spec.maxTiles) => {
     // Blocks without a tile leave at once; fewer of them start sooner.
-    const wanted = pair ? 2 * Math.ceil(maxTiles / 2) * columns : maxTiles * columns
-    if (maxTiles > 0) args.launch([Math.min(most, wanted), 1, 1], THREADS[variant], shared)
+    if (maxTiles > 0) args.launch([Math.min(d.properties.sms, maxTiles * columns), 1, 1], THREADS[variant], shared)
   }
 }
 
