@@ -38,6 +38,28 @@ template <int V> DEVICE void weigh(float (&v)[V], int i, const float (&first)[V]
   for (int j = 0; j < V; j++) v[j] = (i > 0 ? w[j] : first[j]) * (v[j] * inverse);
 }
 
+// After the sum: what is kept, then the rest of `x` read again, times `inverse` and weights.
+template <class X, class O, int V>
+DEVICE void writeNorm(O *out, const X *x, Kept<V> &k, const float (&first)[V], const float *weight, int width, float inverse, int lane,
+                      int lanes) {
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    int c = (i * lanes + lane) * V;
+    if (c < width) {
+      weigh<V>(k.v[i], i, first, weight, c, inverse);
+      store<V>(out + c, k.v[i]);
+    }
+  }
+  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
+    float v[V], w[V];
+    load<V>(x + c, v);
+    load<V>(weight + c, w);
+#pragma unroll
+    for (int j = 0; j < V; j++) w[j] *= v[j] * inverse;
+    store<V>(out + c, w);
+  }
+}
+
 // One group of one row by `lanes` threads, of which this is `lane`.
 template <class X, class O, int V, bool WARP>
 DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, int lane, int lanes,
@@ -63,22 +85,7 @@ DEVICE void norm(O *out, const X *x, const float *weight, int width, float eps, 
     for (int j = 0; j < V; j++) squares += v[j] * v[j];
   }
   const float inverse = rsqrtf(total<WARP>(squares, parts) / (float)width + eps);
-#pragma unroll
-  for (int i = 0; i < KEPT; i++) {
-    int c = (i * lanes + lane) * V;
-    if (c < width) {
-      weigh<V>(k.v[i], i, first, weight, c, inverse);
-      store<V>(out + c, k.v[i]);
-    }
-  }
-  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
-    float v[V], w[V];
-    load<V>(x + c, v);
-    load<V>(weight + c, w);
-#pragma unroll
-    for (int j = 0; j < V; j++) w[j] *= v[j] * inverse;
-    store<V>(out + c, w);
-  }
+  writeNorm<X, O, V>(out, x, k, first, weight, width, inverse, lane, lanes);
 }
 
 // grid: rows * groups; any whole number of warps a block
@@ -148,22 +155,7 @@ DEVICE void addNorm(O *out, float *residual, const X *x, const float *weight, in
     store<V>(residual + c, s);
   }
   const float inverse = rsqrtf(total<false>(squares, parts) / (float)width + eps);
-#pragma unroll
-  for (int i = 0; i < KEPT; i++) {
-    int c = (i * lanes + lane) * V;
-    if (c < width) {
-      weigh<V>(k.v[i], i, first, weight, c, inverse);
-      store<V>(out + c, k.v[i]);
-    }
-  }
-  for (int c = (KEPT * lanes + lane) * V; c < width; c += lanes * V) {
-    float s[V], w[V];
-    load<V>(residual + c, s);
-    load<V>(weight + c, w);
-#pragma unroll
-    for (int j = 0; j < V; j++) w[j] *= s[j] * inverse;
-    store<V>(out + c, w);
-  }
+  writeNorm<float, O, V>(out, residual, k, first, weight, width, inverse, lane, lanes);
 }
 
 } // namespace
