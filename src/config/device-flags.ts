@@ -87,7 +87,7 @@ export const DEVICE_FLAGS = {
     default: null,
     defaultHelp: 'none',
     group: 'Device',
-    help: 'rehearse a failure: {"rank": 1, "step": 20, "operation": 12, "kind": "throw | stall | hang | exit | wrong_rows | wrong_plan | wrong_flag"}',
+    help: 'rehearse a failure: {"rank": 1, "step": 20, "operation": 12, "kind": "throw | stall | hang | exit | wrong_rows | wrong_plan | wrong_flag | bad_page | bad_address | spin"}',
   },
   /** Seconds without progress of a step after which a rank counts as stuck. */
   watchdogTimeout: {

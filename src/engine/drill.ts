@@ -4,9 +4,22 @@ import { pbkdf2Sync } from 'node:crypto'
 import { ConfigError } from '../config/config-errors.js'
 import type { BoundOperation, RowValues } from '../program/index.js'
 
-/** `stall` waits for ever in JavaScript, `hang` computes in native code, where even terminating its thread must wait. */
-export const DRILL_KINDS = ['throw', 'stall', 'hang', 'exit', 'wrong_rows', 'wrong_plan', 'wrong_flag'] as const
+/**
+ * `stall` waits for ever in JavaScript, `hang` computes in native code, where even terminating its thread must wait. On a GPU only:
+ * `bad_page` (a page table points outside the cache), `bad_address` (a kernel reads where nothing is), `spin` (a kernel that does not end).
+ */
+export const DRILL_KINDS = [
+  ...(['throw', 'stall', 'hang', 'exit', 'wrong_rows', 'wrong_plan', 'wrong_flag'] as const),
+  ...(['bad_page', 'bad_address', 'spin'] as const),
+] as const
 export type DrillKind = (typeof DRILL_KINDS)[number]
+
+/** Kinds that a kernel does, before an operation. */
+export type GpuStrike = Extract<DrillKind, 'bad_address' | 'spin'>
+
+const ON_GPU: readonly DrillKind[] = ['bad_page', 'bad_address', 'spin']
+/** Kinds that others must contradict. */
+const DISAGREEMENTS: readonly DrillKind[] = ['wrong_rows', 'wrong_plan', 'wrong_flag']
 
 export interface Drill {
   readonly rank: number
@@ -17,15 +30,23 @@ export interface Drill {
   readonly operation: number
 }
 
-/** @throws ConfigError when a field is not what it must be, or there is no such rank */
-export function parseDrill(value: Readonly<Record<string, unknown>> | null, ranks: number): Drill | null {
+/**
+ * @param device kind of the device that ranks compute on: "cpu", "cuda"
+ * @throws ConfigError when a field is not what it must be, there is no such rank, or nothing would go wrong
+ */
+export function parseDrill(
+  value: Readonly<Record<string, unknown>> | null,
+  ranks: number,
+  device: string,
+): Drill | null {
   if (value === null) return null
   const whole = (key: string, otherwise: number) => (value[key] === undefined ? otherwise : Number(value[key]))
   const kind = DRILL_KINDS.find(k => k === value['kind'])
-  // Ranks can disagree in steps only; step 0 is before the first.
-  const first = kind?.startsWith('wrong') ? 1 : 0
+  // Ranks can disagree in steps only, and kernels run in steps only; step 0 is before the first.
+  const first = kind && (DISAGREEMENTS.includes(kind) || ON_GPU.includes(kind)) ? 1 : 0
   const drill = { rank: whole('rank', 0), step: Math.max(whole('step', 1), first), operation: whole('operation', 0) }
   if (kind && drill.rank < ranks && Object.values(drill).every(n => Number.isInteger(n) && n >= 0)) {
+    refuseDrill(kind, ranks, device)
     return { ...drill, kind }
   }
   throw new ConfigError('SY_CONFIG_BAD_VALUE', {
@@ -34,6 +55,17 @@ export function parseDrill(value: Readonly<Record<string, unknown>> | null, rank
     expected: `{"rank": 0..${ranks - 1}, "step": S, "operation": O, "kind": ${DRILL_KINDS.join(' | ')}}`,
     suggestion: '',
   })
+}
+
+/** A drill that could not strike would look like one that was survived. */
+function refuseDrill(kind: DrillKind, ranks: number, device: string): void {
+  const refuse = (where: string, instead: string): never => {
+    throw new ConfigError('SY_CONFIG_NOT_SUPPORTED', { flag: '--failure-drill', value: `${kind} ${where}`, instead })
+  }
+  if (ON_GPU.includes(kind) && device === 'cpu') refuse('with --device cpu', 'use --device cuda, or another kind')
+  if (kind === 'wrong_rows' && device !== 'cpu')
+    refuse(`with --device ${device}`, 'use wrong_plan: on GPUs no collective carries rows that others could compare')
+  if (ranks === 1 && DISAGREEMENTS.includes(kind)) refuse('with one rank', 'use several ranks, or another kind')
 }
 
 /** Collectives that go on with rows that were sent before: they take none from the plan. */
@@ -71,11 +103,36 @@ export class DrillMaster {
     return this.#drill?.kind === 'wrong_plan' && this.#step >= this.#drill.step ? 1 : 0
   }
 
-  /** Operations with the misbehaving one among them. */
-  rig(operations: readonly BoundOperation[]): readonly BoundOperation[] {
+  /** What a kernel of this rank is to do wrong, or null. */
+  get gpuStrike(): GpuStrike | null {
+    const kind = this.#drill?.kind
+    return kind === 'bad_address' || kind === 'spin' ? kind : null
+  }
+
+  /** Whether an operation of this step may be the one that strikes: it must then be launched by itself. */
+  get strikesNow(): boolean {
+    return !this.#done && this.#drill !== null && this.#step >= this.#drill.step && this.#strikesOperation
+  }
+
+  /** Whether the page table of this step, which has a sequence, is to be spoiled. */
+  takeBadPage(): boolean {
+    return this.#drill?.kind === 'bad_page' && this.#due()
+  }
+
+  get #strikesOperation(): boolean {
+    return !['wrong_plan', 'wrong_flag', 'bad_page'].includes(this.#drill?.kind ?? '')
+  }
+
+  /**
+   * Operations with the misbehaving one among them: the first that is not before the drill's, else the last.
+   * @param strike queues the kernel of `gpuStrike`
+   */
+  rig(operations: readonly BoundOperation[], strike: (() => void) | null = null): readonly BoundOperation[] {
     const drill = this.#drill
-    if (!drill || drill.kind === 'wrong_plan' || drill.kind === 'wrong_flag') return operations
-    const from = Math.min(drill.operation, operations.length - 1)
+    if (!drill || !this.#strikesOperation) return operations
+    // On a GPU several operations of a program may be bound as one.
+    const found = operations.findIndex(op => op.index >= drill.operation)
+    const from = found < 0 ? operations.length - 1 : found
     const collectives = operations.flatMap((op, i) =>
       op.how === 'collective' && !LATER_STAGES.has(op.kind) ? [i] : [],
     )
@@ -91,7 +148,7 @@ export class DrillMaster {
       return {
         ...op,
         kernel: (rows: number) => {
-          if (this.#due()) misbehave(drill.kind, null)
+          if (this.#due()) (strike ?? (() => misbehave(drill.kind, null)))()
           op.kernel(rows)
         },
       }

@@ -29,6 +29,9 @@ import {
 import type { RequestLogprobs } from './step-logprobs.js'
 import { EngineTrace } from './trace.js'
 
+/** Milliseconds that a close waits for kernels of ranks that failed. */
+const IDLE_MS = 2000
+
 export class Engine implements GenerationEngine {
   readonly plan: ModelPlan
   readonly flags: EngineFlags
@@ -349,8 +352,22 @@ export class Engine implements GenerationEngine {
     for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(gone)
     await this.#aside.close()
     await this.#host.stop(5000)
+    if (!(await this.#isIdle())) return
     if (this.#failed) closeQuietly(this.#device)
     else this.#device.close()
+  }
+
+  /**
+   * Whether ranks that did not end by themselves left nothing running on the device, after a while. Giving memory back would wait for
+   * what runs, in the main thread and maybe for ever: then it is left to the end of the process.
+   */
+  async #isIdle(): Promise<boolean> {
+    const busy = () => this.#host.queues.some(queue => this.#device.isBusy?.(queue))
+    for (const end = performance.now() + IDLE_MS; busy(); ) {
+      if (performance.now() > end) return false
+      await new Promise(resolve => setTimeout(resolve, 10))
+    }
+    return true
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -103,7 +103,7 @@ export type RankCommand =
 
 /** Rank → main thread. */
 export type RankReport =
-  | { readonly kind: 'ready'; readonly kernels: string }
+  | { readonly kind: 'ready'; readonly kernels: string; readonly queue: number | null }
   | {
       readonly kind: 'step'
       readonly progress: readonly RequestProgress[]

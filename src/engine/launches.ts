@@ -58,7 +58,7 @@ export function launchesOf(
   traceRecords = 0,
 ): { launches: RankLaunch[]; kvBytes: number } {
   const { topology, placement } = plan
-  const drill = parseDrill(flags.failureDrill, topology.sizes.tp)
+  const drill = parseDrill(flags.failureDrill, topology.sizes.tp, places[0]!.device.accelerator?.kind ?? 'cpu')
   const all = plan.programs.flat().map(p => p.program)
   const shared = places[0]!.device.hostLender(places[0]!.lender)
   const groups = lendGroups(topology, all, shared)

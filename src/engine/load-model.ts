@@ -30,6 +30,7 @@ import {
   type Topology,
 } from '../parallel/index.js'
 import { hashWords } from '../scheduler/index.js'
+import { parseDrill } from './drill.js'
 import { graphBatchesOf } from './graph-batches.js'
 import type { NodeDevice, PlanningDevice } from './node-device.js'
 import { memorySituation } from './plan-memory.js'
@@ -121,6 +122,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   if (accelerator) refuseOnAccelerator(accelerator.kind, flags, spec, resolved)
   const parallel = { ...resolved, notes: [...resolved.notes, ...dispatchNotes(flags, facts.experts > 0)] }
   if (facts.experts > 0) checkSlots(flags, { ...flags, attnTp: parallel.sizes.attnTp })
+  parseDrill(flags.failureDrill, parallel.sizes.tp, accelerator?.kind ?? 'cpu')
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'

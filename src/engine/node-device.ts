@@ -47,6 +47,8 @@ export interface NodeDevice extends PlanningDevice {
   forRank(program: Program, lenders: RankLenders, plan: PlannedSteps): PlacedRank
   /** The device of a rank, where ranks have memory of their own. Left out: this one for all. */
   placeOf?(rank: number): NodeDevice
+  /** Whether a rank that has ended left work behind on its queue (`StepRunner.queue`), which a close would wait for. */
+  isBusy?(queue: number): boolean
   /** After the last rank has ended. Closes the devices of all ranks. */
   close(): void
 }

@@ -58,7 +58,7 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
   const { device } = launch
   const { name, runner } =
     device.kind === 'cuda'
-      ? createCudaRunner(device, { launch, groups, status, trace, rig: operations => drill.rig(operations) })
+      ? createCudaRunner(device, { launch, groups, status, trace, drill })
       : createHostRunner({ launch, device, groups, status, trace, leads, drill, dispatchers })
   return {
     launch,

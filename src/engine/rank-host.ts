@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import { type ErrorFields, SwitchyardError } from '../config/errors.js'
-import type { ControlBlock } from '../runtime/control.js'
+import type { ControlBlock, RankStatus } from '../runtime/control.js'
 import { RankError } from '../runtime/errors.js'
 import { EngineError } from './errors.js'
 import type { RankCommand, RankFailure, RankLaunch, RankReport } from './launch.js'
@@ -23,6 +23,8 @@ interface HostedRank {
   readonly worker: Worker
   readonly commands: MessagePort
   stopped: boolean
+  /** On its device, from when it is ready until it has let go of it. */
+  queue: number | null
   /** Resolves when its thread has ended, however. */
   readonly exited: Promise<void>
 }
@@ -85,13 +87,17 @@ export class RankHost {
       resourceLimits: { maxOldGenerationSizeMb: 1024, maxYoungGenerationSizeMb: 8 },
     })
     const exited = new Promise<void>(resolve => worker.once('exit', () => resolve()))
-    const hosted: HostedRank = { worker, commands: port1, stopped: false, exited }
+    const hosted: HostedRank = { worker, commands: port1, stopped: false, queue: null, exited }
     this.#ranks[rank] = hosted
     return new Promise(resolve => {
       worker.on('message', (report: RankReport) => {
-        if (report.kind === 'ready') resolve()
-        else if (report.kind === 'stopped') hosted.stopped = true
-        else if (report.kind === 'failed') this.#fail(this.#failureOf(rank, report.error))
+        if (report.kind === 'ready') {
+          hosted.queue = report.queue
+          resolve()
+        } else if (report.kind === 'stopped') {
+          hosted.stopped = true
+          hosted.queue = null
+        } else if (report.kind === 'failed') this.#fail(this.#failureOf(rank, report.error))
         else this.#events.report(rank, report)
       })
       worker.on('error', cause => this.#fail(this.#died(rank, shorten(cause.message))))
@@ -99,6 +105,11 @@ export class RankHost {
         if (!hosted.stopped) this.#fail(this.#died(rank, `its thread ended with code ${code}`))
       })
     })
+  }
+
+  /** Queues of devices that ranks have not let go of, though they may have ended. */
+  get queues(): readonly number[] {
+    return this.#ranks.flatMap(({ queue }) => queue ?? [])
   }
 
   send(rank: number, command: RankCommand): void {
@@ -173,10 +184,22 @@ export class RankHost {
     return { rank, step, layer, operation, where: this.#where(rank) }
   }
 
-  #where(rank: number): string {
-    const { phase, layer, program, operation, waitingFor } = this.control.status(rank)
+  #where(rank: number, at: Partial<RankStatus> = {}): string {
+    const { phase, layer, program, operation, waitingFor } = { ...this.control.status(rank), ...at }
     const place = operation < 0 ? `phase ${phase}` : `operation ${operation} (${this.#names(rank, program, operation)})`
     return `${layer < 0 ? '' : `layer ${layer}, `}${place}${waitingFor < 0 ? '' : `, waiting for rank ${waitingFor}`}`
+  }
+
+  /** Kernels run later than they are queued: an error says itself where it was, or else only where it was seen is known. */
+  #deviceFailed(rank: number, { code, fields }: RankFailure): string {
+    const said = (key: string): number | undefined => (typeof fields[key] === 'number' ? fields[key] : undefined)
+    const status = this.control.status(rank)
+    const step = said('step') ?? status.step
+    const operation = said('operation')
+    const inStep = step > 0 ? ` in step ${step}` : ''
+    if (operation !== undefined)
+      return `rank ${rank} failed${inStep}, ${this.#where(rank, { operation, layer: said('layer') ?? -1, program: said('program') ?? 0, waitingFor: -1 })}`
+    return `rank ${rank} failed${inStep}, ${code === 'SY_CUDA_CALL' ? 'seen in ' : ''}${this.#where(rank)}`
   }
 
   #died(rank: number, how: string): RankError {
@@ -197,11 +220,12 @@ export class RankHost {
     }
     // A device's own words do not say where the rank was.
     if (failure.code.startsWith('SY_CUDA_')) {
-      const message = `rank ${rank}, ${this.#where(rank)}: ${failure.message}`
+      const place = { ...this.#place(rank), ...failure.fields }
+      const message = `${this.#deviceFailed(rank, failure)}: ${failure.message}`
       return new SwitchyardError(
         failure.code,
         { status: 503, message, remedy: failure.remedy },
-        { reportedBy: rank, ...this.#place(rank), ...failure.fields },
+        { reportedBy: rank, ...place },
       )
     }
     const template = { status: 503, message: failure.message, remedy: failure.remedy }

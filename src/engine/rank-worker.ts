@@ -59,7 +59,8 @@ yieldToMainThread()
 try {
   const rank = new Rank(launch, port, clock, traceClock)
   const id = launch.coordinates.rank
-  port.send({ kind: 'ready', kernels: rank.context.kernels })
+  const { kernels, runner } = rank.context
+  port.send({ kind: 'ready', kernels, queue: runner.queue ?? null })
   drive(
     rank.run(),
     spinPolicy(launch.sizes.tp, launch.cores),

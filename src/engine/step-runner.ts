@@ -45,6 +45,8 @@ export interface StepRunner {
   run(work: StepWork): Step<StepFlight>
   /** Counts for reports, where the device has some. */
   readonly state?: DeviceState
+  /** What its work is queued on, for who asks the device whether any is left. */
+  readonly queue?: number
   /** Lets go of the device. Nothing may be on its way. */
   close(): void
 }

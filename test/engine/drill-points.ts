@@ -60,6 +60,9 @@ const CODES: Readonly<Record<DrillKind, string>> = {
   wrong_rows: 'SY_RANK_DISAGREES',
   wrong_plan: 'SY_RANK_DISAGREES',
   wrong_flag: 'SY_RANK_DISAGREES',
+  bad_page: 'SY_CUDA_BAD_INDEX',
+  bad_address: 'SY_CUDA_CALL',
+  spin: 'SY_RANK_STALLED',
 }
 const FIELDS: Partial<Record<DrillKind, string>> = {
   wrong_rows: 'rows',
@@ -67,8 +70,18 @@ const FIELDS: Partial<Record<DrillKind, string>> = {
   wrong_flag: 'config_hash',
 }
 
-/** The error names the rank at fault, the step, and layer, operation and field where the kind has one. */
-export function expectNamed(told: Told, { kind, rank, operation }: Drill, programs: ModelPlan['programs']): void {
+type Operations = ModelPlan['programs'][number][number]['program']['operations']
+
+/**
+ * The error names the rank at fault, the step, and layer, operation and field where the kind has one.
+ * @param strikes which operation of a program a drill strikes
+ */
+export function expectNamed(
+  told: Told,
+  { kind, rank, operation }: Drill,
+  programs: ModelPlan['programs'],
+  strikes = (operations: Operations) => Math.min(operation, operations.length - 1),
+): void {
   const where = `${kind} of rank ${rank} before operation ${operation}: ${told.message}`
   expect(told.code, where).toBe(CODES[kind])
   expect(told.message, where).toMatch(/step \d+/)
@@ -83,7 +96,7 @@ export function expectNamed(told: Told, { kind, rank, operation }: Drill, progra
   expect(told.message, where).toMatch(new RegExp(`^rank ${rank} `))
   // The drill strikes in whichever program runs first after its step; past its end, at the last operation.
   const places = programs[rank]!.map(({ program: { operations } }) => {
-    const at = Math.min(operation, operations.length - 1)
+    const at = strikes(operations)
     const { layer, kind: name, label } = operations[at]!
     return `${layer < 0 ? '' : `layer ${layer}, `}operation ${at} (${name}: ${label})`
   })

@@ -53,6 +53,13 @@ export class CudaContext implements Disposable {
     this.driver.call('cuCtxSynchronize')
   }
 
+  /** Whether a stream of this process has work left. One whose work went wrong has none. */
+  isBusy(stream: number): boolean {
+    // Neither call counts as failed where a kernel went wrong before.
+    this.driver.ask('cuCtxSetCurrent', this.#handle)
+    return this.driver.ask('cuStreamQuery', stream) === RESULT.notReady
+  }
+
   memory(): { free: number; total: number } {
     this.makeCurrent()
     const free: (number | null)[] = [null]

@@ -3,7 +3,7 @@
 // multiplied in full f32, never TF32. Enumerators are those of cublasLt.h, cublas_api.h and library_types.h.
 import type { LibraryHandle } from 'koffi'
 import type { CudaContext } from './context.js'
-import { CudaError } from './errors.js'
+import { CudaError, isContextLost } from './errors.js'
 import { alignmentOf, rowBucket } from './matmul-plan.js'
 import { PackedMemory } from './packed-memory.js'
 import type { CudaBlas, CudaStream, MatmulSpec } from './types.js'
@@ -226,6 +226,10 @@ export class CublasLt implements CudaBlas, Disposable {
   }
 
   #fail(call: string, number: number, what: string): never {
+    // A kernel that was queued before went wrong: the library is not to blame, it only meets it first.
+    const { driver } = this.#context
+    const lost = driver.ask('cuStreamQuery', this.#stream.handle)
+    if (isContextLost(lost)) driver.fail(call, lost)
     throw new CudaError('SY_CUDA_BLAS', { call, number, name: this.#statusText(number), what })
   }
 }

@@ -41,6 +41,7 @@ const SIGNATURES = {
   cuStreamCreateWithPriority: [OUT, 'uint', 'int'],
   cuStreamDestroy_v2: [HANDLE],
   cuStreamSynchronize: [HANDLE],
+  cuStreamQuery: [HANDLE],
   cuStreamWaitEvent: [HANDLE, HANDLE, 'uint'],
   cuStreamBeginCapture_v2: [HANDLE, 'int'],
   cuStreamEndCapture: [HANDLE, OUT],

@@ -23,6 +23,12 @@ export class CudaError extends errorArea('CUDA', {
     message: '{call} failed with error {number}, {name}: {text}.',
     remedy: '{advice}',
   },
+  SY_CUDA_BAD_INDEX: {
+    status: 503,
+    message: '{what} {index} lies outside its table',
+    remedy:
+      'This is a bug in Switchyard: please report it with the command you ran. SWITCHYARD_CUDA_SYNC=1 with --disable-cuda-graph looks after every operation.',
+  },
   SY_CUDA_OUT_OF_MEMORY: {
     status: 503,
     message: '{purpose} needs {needed} GiB on GPU {ordinal}; {free} of {total} GiB are free.',
@@ -95,4 +101,4 @@ export function adviceFor(number: number): string {
 }
 
 const KERNEL_WENT_WRONG =
-  'A kernel went wrong and this process can no longer use the GPU. Restart it; please report the command with the output of compute-sanitizer.'
+  'A kernel went wrong and this process can no longer use the GPU. Restart it; please report the command with the output of compute-sanitizer. SWITCHYARD_CUDA_SYNC=1 with --disable-cuda-graph tells the operation.'

@@ -102,6 +102,7 @@ function openGpu(ordinal: number): Gpu {
       packer.settle()
       device.settle()
     },
+    isBusy: stream => context.isBusy(stream),
     forRank: (program, of, plan) => placeRank(ordinal, program, of, plan),
     close() {
       context.makeCurrent()

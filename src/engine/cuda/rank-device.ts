@@ -3,11 +3,13 @@ import type { Communicator } from '../../comm/index.js'
 import { PeerRank } from '../../comm/peer/index.js'
 import { type CudaDevice, createCudaDevice } from '../../device/cuda/device.js'
 import type { DeviceOps } from '../../device/device-ops.js'
-import { type BoundOperation, bindCudaProgram, PeerExchange, type ProgramGroup } from '../../program/index.js'
+import { bindCudaProgram, PeerExchange, type ProgramGroup } from '../../program/index.js'
 import type { StatusWriter } from '../../runtime/control.js'
 import type { TraceRecorder } from '../../trace/index.js'
+import type { DrillMaster } from '../drill.js'
 import type { CudaRankDevice, PeerGroup, RankLaunch } from '../launch.js'
 import type { StepRunner } from '../step-runner.js'
+import { gpuStrike } from './gpu-drills.js'
 import type { CudaPeers } from './peers.js'
 import { CudaRunner } from './runner.js'
 import { VALID_ROWS } from './staging.js'
@@ -20,8 +22,7 @@ export interface RankParts {
   readonly groups: Readonly<Record<ProgramGroup, Communicator>>
   readonly status: StatusWriter
   readonly trace: TraceRecorder | null
-  /** Puts a failure drill among the operations. */
-  rig(operations: readonly BoundOperation[]): readonly BoundOperation[]
+  readonly drill: DrillMaster
 }
 
 /** @throws CudaError */
@@ -30,8 +31,10 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
   const cuda = createCudaDevice({ ordinal: device.ordinal, plain: PLAIN })
   const ops = routed(cuda.ops, device, launch.fakeRouting)
   const peers = device.peers ? joinPeers(cuda, device.peers, parts) : null
+  const { drill } = parts
+  const strike = drill.gpuStrike ? gpuStrike(cuda.kernels, drill.gpuStrike) : null
   const programs = launch.programs.map((program, variant) =>
-    parts.rig(
+    drill.rig(
       bindCudaProgram({
         ops,
         fused: !PLAIN,
@@ -45,6 +48,7 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
         dispatchers: {},
         ...(peers ? { exchange: peers.exchange } : {}),
       }),
+      strike,
     ),
   )
   const release = () => {

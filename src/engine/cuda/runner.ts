@@ -1,9 +1,11 @@
 // Runs the steps of a rank on a GPU. A step is queued and left: inputs brought over by one kernel, the program's kernels or
 // their captured graph, results into pinned memory, an event. Nothing waits but who reads the results, and steps whose rows
 // of logits the host must see before the draw.
+import type { ErrorFields } from '../../config/errors.js'
 import type { CudaDevice } from '../../device/cuda/device.js'
+import { CudaError } from '../../device/cuda/errors.js'
 import { attentionStep } from '../../device/cuda/ops/attention-step.js'
-import { checkFaults, faultAddress } from '../../device/cuda/ops/faults.js'
+import { FAULT_BYTES, type Fault, faultAddress, faultOf } from '../../device/cuda/ops/faults.js'
 import type { CudaEvent, LaunchArguments } from '../../device/cuda/types.js'
 import type { DeviceEvent } from '../../device/event.js'
 import { f32View, hostBuffer, i32View } from '../../device/memory.js'
@@ -12,11 +14,13 @@ import type { StatusWriter } from '../../runtime/control.js'
 import type { Step } from '../../runtime/wait.js'
 import type { LocalBatch } from '../../scheduler/index.js'
 import type { TraceRecorder } from '../../trace/index.js'
+import type { DrillMaster } from '../drill.js'
 import { graphBatchFor } from '../graph-batches.js'
 import type { CudaRankDevice, RankLaunch } from '../launch.js'
 import { LogitEditor } from '../logit-edits.js'
 import type { DeviceState } from '../request.js'
 import { needsResults, type RankOutputs, type StepFlight, type StepRunner, type StepWork } from '../step-runner.js'
+import { faultPlace } from './fault-place.js'
 import { DecodeGraphs } from './graphs.js'
 import { type CudaPeers, checkPeers, isExchange, meet, waitsForPeers } from './peers.js'
 import { StagedInputs } from './staging.js'
@@ -40,6 +44,7 @@ export interface CudaRunnerParts {
   readonly peers: CudaPeers | null
   readonly status: StatusWriter
   readonly trace: TraceRecorder | null
+  readonly drill: DrillMaster
   /** Lets go of the kernels and their stream. */
   release(): void
 }
@@ -173,7 +178,7 @@ export class CudaRunner implements StepRunner {
   }
 
   *run({ batch, plan, variant, values }: StepWork): Step<StepFlight> {
-    const { status, trace, cuda, device, peers } = this.#parts
+    const { status, trace, cuda, device, peers, drill } = this.#parts
     const { kernels } = cuda
     const of = this.#runs[variant]!
     cuda.context.makeCurrent()
@@ -191,18 +196,28 @@ export class CudaRunner implements StepRunner {
     const replays = plan.decodeGraph && plan.dispatch !== 'normal'
     const size = replays ? graphBatchFor(batch.tokens, device.graphBatches) : null
     const pieces = slot.inputs.write(batch, size ?? batch.tokens)
+    if (batch.tokens > 0 && drill.takeBadPage()) slot.inputs.spoilPage(this.#pageOutside)
     slot.stage.launch([pieces, 1, 1], STAGE_THREADS)
     peers?.exchange.begin(size ?? batch.tokens, values.rows.gathered)
     this.#graphLaunches = 0
     if (size === null) yield* this.#runOneByOne(of, batch, values, stamps)
-    else if (device.capture && !peers?.lockstep) this.#replay(of, size, stamps)
+    else if (device.capture && !peers?.lockstep && !drill.strikesNow) this.#replay(of, size, stamps)
     else yield* this.#launchPadded(of, size, stamps)
     stamps?.fetch(slot.stamps.host)
     slot.publish.set(4, batch.logitRows)
     slot.publish.launch([1, 1, 1], PUBLISH_THREADS)
     slot.finished.record(kernels.stream)
     const stamped = stamps && { stamps, step: plan.step, program: variant, rows: size ?? batch.tokens }
-    return { batch, finished: this.#seen(slot, stamped), outputs: slot.outputs }
+    return { batch, finished: this.#seen(slot, plan.step, variant, stamped), outputs: slot.outputs }
+  }
+
+  get #pageOutside(): number {
+    const { kvSlots, pageSize } = this.#parts.launch.limits
+    return Math.ceil(kvSlots / pageSize) + 7
+  }
+
+  get queue(): number {
+    return this.#parts.cuda.kernels.stream.handle
   }
 
   get state(): DeviceState {
@@ -233,16 +248,26 @@ export class CudaRunner implements StepRunner {
   }
 
   /** The event of a step's results, a look at what its kernels complained about, and the times of a traced one. */
-  #seen({ finished, faults, stamps }: Slot, stamped: (StampedStep & { stamps: DeviceStamps }) | null): DeviceEvent {
-    const { peers } = this.#parts
+  #seen(
+    { finished, faults, stamps }: Slot,
+    step: number,
+    program: number,
+    stamped: (StampedStep & { stamps: DeviceStamps }) | null,
+  ): DeviceEvent {
+    const { peers, launch } = this.#parts
     return {
       get done() {
         return false
       },
       *wait(): Step<void> {
-        yield* finished.wait()
+        try {
+          yield* finished.wait()
+        } catch (error) {
+          throw inStep(step, error)
+        }
         if (peers) checkPeers(peers.rank)
-        checkFaults(faults)
+        const fault = faultOf(faults)
+        if (fault) throw badIndex(fault, { step, program, ...faultPlace(launch.programs[program]!, fault.kind) })
         stamped?.stamps.record(stamps.values, stamped)
       },
     }
@@ -296,9 +321,19 @@ export class CudaRunner implements StepRunner {
       }
       // A rank without rows still receives those of others.
       else if (rows > 0 || isExchange(op)) kernelOf(op)(rows)
-      if (WAIT_FOR_EACH) cuda.kernels.stream.synchronize()
+      if (WAIT_FOR_EACH) this.#finish()
       stamps?.at(before + i + 1)
     }
+  }
+
+  /** Waits for what is queued; what went wrong in it, went wrong in the operation that the status words name. */
+  #finish(): void {
+    const { context, kernels } = this.#parts.cuda
+    kernels.stream.synchronize()
+    const words = new Int32Array(FAULT_BYTES / 4)
+    context.download(words, faultAddress(kernels))
+    const fault = faultOf(words)
+    if (fault) throw badIndex(fault)
   }
 
   close(): void {
@@ -311,6 +346,15 @@ export class CudaRunner implements StepRunner {
     this.#parts.release()
   }
 }
+
+/** The same error, which was seen later than the step that it is of. */
+const inStep = (step: number, error: unknown): unknown =>
+  error instanceof CudaError && error.code === 'SY_CUDA_CALL'
+    ? new CudaError('SY_CUDA_CALL', { ...error.fields, step })
+    : error
+
+const badIndex = ({ kind, index }: Fault, place: ErrorFields = {}): CudaError =>
+  new CudaError('SY_CUDA_BAD_INDEX', { what: kind, index, ...place })
 
 function kernelOf(op: BoundOperation): (rows: number) => void {
   if (op.how === 'kernel') return op.kernel

@@ -134,6 +134,22 @@ describe('staged inputs', () => {
     )
   })
 
+  it('bring over the page of a drill instead of the first, and the right one again with the next batch', () => {
+    const p = program(false)
+    const lender = new HostMemoryLender()
+    const device = lendDeviceInputs(p, lender)
+    const slot = lendStepSlot(p, lender)
+    const staged = new StagedInputs(slot, p, limits)
+    const s = state(2, 3, null)
+    const batch = makeBatch([{ state: s, from: 0, count: 3, sample: true, wantLogits: false, extend: true }])
+    for (const page of [999, s.pages[0]!]) {
+      const pieces = staged.write(batch, 3)
+      if (page === 999) staged.spoilPage(page)
+      bringOver(i32View(device.span), slot, pieces, Int32Array.of(0), staged.idsFrom)
+      expect(i32View(device.buffers['page_table']!)[0]).toBe(page)
+    }
+  })
+
   it('make the rows of a larger graph harmless, whatever was there before', () => {
     const p = program(false)
     const lender = new HostMemoryLender()

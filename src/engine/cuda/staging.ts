@@ -106,6 +106,11 @@ export class StagedInputs {
     return this.#count
   }
 
+  /** For drills: the first sequence of the batch just written has its first page there. */
+  spoilPage(page: number): void {
+    this.#words[this.#at['page_table']!] = page
+  }
+
   /** Padding rows: no token, nothing stored, the context of one position, drawn greedily. */
   #pad(from: number, to: number): void {
     const fill = (name: string, value: number) => {

@@ -1,0 +1,41 @@
+// Which operation of a model's program is named for an index outside its table.
+import { describe, expect, it } from 'vitest'
+import { fixturePath, flagsFor, type GivenFlags } from '../../../test/engine/harness.js'
+import { ReferencePacker } from '../../device/cpu/index.js'
+import { planModel } from '../load-model.js'
+import { faultPlace } from './fault-place.js'
+
+const TWO: GivenFlags = {
+  ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
+}
+const programOf = (fixture: string, given: GivenFlags) =>
+  planModel(flagsFor(fixturePath(fixture), given), {
+    packer: new ReferencePacker(),
+    memoryLimit: Number.POSITIVE_INFINITY,
+    requireMemory: () => {},
+    accelerator: { kind: 'cuda', memory: () => ({ free: 2 ** 36, total: 2 ** 36 }), fractionStatic: 0.85 },
+  }).programs[0]![0]!.program
+
+describe.each([
+  ['qwen3_moe', {}, 'experts'],
+  ['deepseek_v3', {}, 'experts'],
+  ['qwen3_moe', TWO, 'dispatched_experts'],
+] as const)('a bad index in %s, %j', (fixture, given, experts) => {
+  const program = programOf(fixture, given)
+  it.each([
+    ['row', 'embed', -1],
+    ['slot', 'store_kv', 0],
+    ['position', 'rope', 0],
+    ['page', 'attention', 0],
+    ['expert', experts, fixture === 'deepseek_v3' ? 1 : 0],
+  ] as const)('%s: the first %s, layer %d', (kind, operation, layer) => {
+    const place = faultPlace(program, kind)!
+    expect(program.operations[place.operation]!.kind).toBe(operation)
+    expect(place.layer).toBe(layer)
+    expect(program.operations.slice(0, place.operation).map(op => op.kind)).not.toContain(operation)
+  })
+
+  it('is nowhere in a program that has no reader of it', () => {
+    expect(faultPlace({ operations: [] }, 'page')).toBeNull()
+  })
+})
