@@ -34,6 +34,9 @@ ATT_DEVICE float power2(float x) {
   return r;
 }
 
+// A product that the compiler does not fuse with an addition: bits that must be the same wherever it is computed.
+ATT_DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
+
 // 16 bytes to shared memory past L1; `bytes` is 16, or 0 for zeros (then nothing is read).
 ATT_DEVICE void copy16(unsigned to, const void *from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes) : "memory");

@@ -37,6 +37,7 @@ inline float widen(unsigned short h) {
 
 inline unsigned pack(float lo, float hi) { return roundToBf16(lo) | (unsigned)roundToBf16(hi) << 16; }
 inline float power2(float x) { return exp2f(x); }
+inline float product(float x, float y) { return x * y; }
 
 inline void copy16(unsigned to, const void *from, int bytes) {
   if (bytes != 0 && bytes != 16) machine::fail("a copy of neither 0 nor 16 bytes");

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { ATTENTION_PARAMETERS } from './attention.js'
+import { ATTENTION_PARAMETERS } from './attention-launch.js'
 import {
   attentionFamily,
   decodeCut,

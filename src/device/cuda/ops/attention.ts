@@ -1,45 +1,28 @@
-// Attention on tensor cores: GQA with heads of 64 or 128 and absorbed MLA, bf16. Chooses and launches; the kernels are
-// attention_plan.cu, attention_decode.cu, attention_prefill.cu and attention_latent.cu.
-import type { Kernel, Operand, Ops } from '../../ops.js'
+// Attention on tensor cores: GQA with heads of 64 or 128 and absorbed MLA of 512 + 64, bf16; any other widths and f32 go to
+// attention-any.ts. Chooses and launches; the kernels are attention_plan.cu, attention_decode.cu, attention_prefill.cu and attention_latent.cu.
+import type { Kernel, Operand } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
-import type { ArgumentType, LaunchArguments } from '../types.js'
+import type { LaunchArguments } from '../types.js'
+import { type AnyAttentionOptions, anyAttention } from './attention-any.js'
+import { type AttentionLaunch, type AttentionSpec, attentionLaunch, partialsOf, placeOf } from './attention-launch.js'
 import {
   attentionFamily,
   type DecodeCut,
   decodeCut,
   decodePieces,
   latentSharedBytes,
-  PARTIAL_BYTES,
   partBytes,
   partsRoom,
   prefillBlocks,
   prefillTileRows,
-  shiftOf,
 } from './attention-layout.js'
 import { attentionStep } from './attention-step.js'
-import { faultAddress } from './faults.js'
-import { bounded, type Field, field, kernelOf, vectorAddress } from './operands.js'
+import { type Field, kernelOf } from './operands.js'
 
-export type AttentionSpec = Parameters<Ops['attention']>[0]
+export type { AttentionSpec } from './attention-launch.js'
 
 /** Up to this many rows no look at the batch's structure pays: every row is taken by itself. */
 const FEW_ROWS = 4
-/** Rows in one launch that may be cut into parts. */
-const MOST_ITEMS = 65536
-const NO_WINDOW = 1 << 30
-
-/** Arguments of the kernels, ATT_PARAMETERS of attention_batch.cuh, in that order. */
-export const ATTENTION_PARAMETERS = {
-  ...{ out: 'u64', q: 'u64', kv: 'u64', rowSequence: 'u64', positions: 'u64', pageTable: 'u64', plan: 'u64' },
-  ...{ partials: 'u64', counters: 'u64', sinks: 'u64', faults: 'u64', rows: 'i32', outStride: 'i32', qStride: 'i32' },
-  ...{ kvStride: 'i32', rowSequenceStride: 'i32', positionStride: 'i32', tableStride: 'i32', keyOffset: 'i32' },
-  ...{ valueOffset: 'i32', pageSize: 'i32', pageShift: 'i32', kvHeads: 'i32', groupHeads: 'i32', splits: 'i32' },
-  ...{ minTiles: 'i32', window: 'i32', capacity: 'i32', tableEntries: 'i32', scaleLog2: 'f32' },
-} as const satisfies Record<string, ArgumentType>
-
-type Parameter = keyof typeof ATTENTION_PARAMETERS
-const NAMES = Object.keys(ATTENTION_PARAMETERS) as Parameter[]
-const placeOf = (name: Parameter): number => NAMES.indexOf(name)
 const AT = {
   plan: placeOf('plan'),
   rows: placeOf('rows'),
@@ -47,13 +30,11 @@ const AT = {
   minTiles: placeOf('minTiles'),
 }
 
-export interface FastAttentionOptions {
+export interface FastAttentionOptions extends AnyAttentionOptions {
   /** For measurements: how decode is cut, instead of `decodeCut`; parts beyond the memory for them are not made. */
   readonly cut?: (rows: number) => DecodeCut
   /** Which matrix instructions prompts use: of a warp (any GPU), or of a warpgroup (Hopper, heads of 128). */
   readonly prompts?: PromptKernel
-  /** Kernels start while the one before them ends (programmatic dependent launch); so they do unless this says no. */
-  readonly overlapping?: boolean
 }
 
 export type PromptKernel = 'warp' | 'warpgroup'
@@ -61,58 +42,24 @@ export type PromptKernel = 'warp' | 'warpgroup'
 /** The warpgroup's where there is one. */
 const PROMPTS: PromptKernel = 'warpgroup'
 
-/** @returns undefined where operands or shapes are not of the fast kind: plain attention takes those */
+/** @returns undefined where no kernel but the plain one takes operands and shape */
 export function fastAttention(
   d: CudaKernels,
   a: AttentionSpec,
   options: FastAttentionOptions = {},
 ): Kernel | undefined {
-  const { heads, kvHeads, qkWidth, vWidth, batch } = a
+  return tunedAttention(d, a, options) ?? anyAttention(d, a, options)
+}
+
+/** The kernels made for a shape. */
+function tunedAttention(d: CudaKernels, a: AttentionSpec, options: FastAttentionOptions): Kernel | undefined {
   const family = attentionFamily(a)
   if (family === undefined || d.properties.capability < 80 || !(a.scale > 0)) return undefined
-  const operands = [a.out, a.q, a.kv]
   const fits = (o: Operand): boolean => o.dtype === 'bf16' && o.stride % 8 === 0 && d.address(o) % 16 === 0
-  if (!operands.every(fits) || a.keyOffset % 8 !== 0 || a.valueOffset % 8 !== 0) return undefined
-
-  const [out, q] = [field(d, a.out, heads * vWidth), field(d, a.q, heads * qkWidth)]
-  const kv = field(d, a.kv, Math.max(a.keyOffset + kvHeads * qkWidth, a.valueOffset + kvHeads * vWidth))
-  const [sequences, positions] = [field(d, batch.rowSequence), field(d, batch.positions)]
-  const table = field(d, batch.pageTable)
-  const values: Record<Parameter, number> = {
-    ...{ out: out.address, q: q.address, kv: kv.address, rowSequence: sequences.address, positions: positions.address },
-    ...{ pageTable: table.address, plan: 0, partials: 0, counters: 0, sinks: vectorAddress(d, a.sinks, heads) },
-    ...{ faults: faultAddress(d), rows: 0, outStride: out.stride, qStride: q.stride, kvStride: kv.stride },
-    ...{ rowSequenceStride: sequences.stride, positionStride: positions.stride, tableStride: table.stride },
-    ...{ keyOffset: a.keyOffset, valueOffset: a.valueOffset, pageSize: batch.pageSize },
-    ...{ pageShift: shiftOf(batch.pageSize), kvHeads, groupHeads: heads / kvHeads, splits: 1, minTiles: 1 },
-    ...{ window: a.window ?? NO_WINDOW, capacity: bounded(kv.capacity) },
-    ...{ tableEntries: bounded(batch.pageTable.span.byteLength / 4 - batch.pageTable.offset) },
-    scaleLog2: a.scale * Math.LOG2E,
-  }
-  const bind: Bind = (file, name, more) => {
-    const all = { ...values, ...more }
-    const ordered = NAMES.map(n => all[n])
-    const programmatic = options.overlapping ?? true
-    return d.kernel(file, name).bind(Object.values(ATTENTION_PARAMETERS), ordered, { programmatic })
-  }
-  const run = (family === 'grouped' ? groupedAttention : latentAttention)(d, a, bind, options, sequences, positions)
-  return run && kernelOf([out, q, sequences, positions], run)
-}
-
-interface Partials {
-  readonly partials: number
-  readonly counters: number
-}
-
-type Bind = (file: string, name: string, more?: Partials) => LaunchArguments
-
-/** Partial results and the counters of their parts; every attention of a stream shares them. */
-function partialsOf(d: CudaKernels, pieces: number, capacity: number): Partials {
-  const pairs = pieces * Math.min(capacity, MOST_ITEMS)
-  return {
-    partials: d.workspace(PARTIAL_BYTES, 'attention parts'),
-    counters: d.workspace(pairs * 4, 'attention counters'),
-  }
+  if (![a.out, a.q, a.kv].every(fits) || a.keyOffset % 8 !== 0 || a.valueOffset % 8 !== 0) return undefined
+  const launch = attentionLaunch(d, a, options.overlapping ?? true)
+  const run = (family === 'grouped' ? groupedAttention : latentAttention)(d, a, launch, options)
+  return run && kernelOf(launch.fields, run)
 }
 
 function cutOf(
@@ -153,25 +100,23 @@ const DECODE_KEYS = 16
 function groupedAttention(
   d: CudaKernels,
   a: AttentionSpec,
-  bind: Bind,
+  launch: AttentionLaunch,
   { cut, prompts = PROMPTS }: FastAttentionOptions,
-  sequences: Field,
-  positions: Field,
 ): (rows: number) => void {
+  const { bind, sequences, positions } = launch
   const { kvHeads, qkWidth: width } = a
   const groupHeads = a.heads / kvHeads
   const pieces = decodePieces(kvHeads, groupHeads)
-  const capacity = Math.min(sequences.capacity, positions.capacity)
-  const decode = bind('attention_decode.cu', `attention_decode_${width}`, partialsOf(d, pieces, capacity))
+  const decodeKernel = d.kernel('attention_decode.cu', `attention_decode_${width}`)
+  const decode = bind(decodeKernel, partialsOf(d, pieces, launch))
   const decodeBytes = DECODE_WARPS * DECODE_STAGES * 2 * DECODE_KEYS * width * 2
-  const slots =
-    d.properties.sms * d.kernel('attention_decode.cu', `attention_decode_${width}`).blocksPerSm(128, decodeBytes)
+  const slots = d.properties.sms * decodeKernel.blocksPerSm(128, decodeBytes)
   const hopper = prompts === 'warpgroup' && d.properties.capability === 90 && width === 128
   // M-rows and keys of a block, with two stages of keys and values.
   const [m, keys, threads] = hopper ? [192, 128, 384] : [128, 64, 128]
   const prefill = hopper
-    ? bind('attention_prefill_sm90.cu', 'attention_prefill_128_sm90')
-    : bind('attention_prefill.cu', `attention_prefill_${width}`)
+    ? bind(d.kernel('attention_prefill_sm90.cu', 'attention_prefill_128_sm90'))
+    : bind(d.kernel('attention_prefill.cu', `attention_prefill_${width}`))
   const prefillBytes = (m + 2 * 2 * keys) * width * 2
   const tileRows = prefillTileRows(m, groupHeads)
   const plan = planner(d, sequences, positions, tileRows)
@@ -192,10 +137,8 @@ function groupedAttention(
 function latentAttention(
   d: CudaKernels,
   a: AttentionSpec,
-  bind: Bind,
+  launch: AttentionLaunch,
   { cut }: FastAttentionOptions,
-  sequences: Field,
-  positions: Field,
 ): ((rows: number) => void) | undefined {
   // Heads on the M side and keys a tile: what shared memory holds.
   const variants = [
@@ -209,10 +152,11 @@ function latentAttention(
   const { m, keys } = chosen
   const pieces = Math.ceil(a.heads / m)
   const [file, name] = ['attention_latent.cu', `attention_latent_${m}x${keys}`]
-  const parts = partialsOf(d, pieces, Math.min(sequences.capacity, positions.capacity))
-  const args = bind(file, name, parts)
-  const merge = bind(file, `attention_latent_merge_${m}x${keys}`, parts)
-  const slots = d.properties.sms * d.kernel(file, name).blocksPerSm(256, bytesOf(chosen))
+  const parts = partialsOf(d, pieces, launch)
+  const kernel = d.kernel(file, name)
+  const args = launch.bind(kernel, parts)
+  const merge = launch.bind(d.kernel(file, `attention_latent_merge_${m}x${keys}`), parts)
+  const slots = d.properties.sms * kernel.blocksPerSm(256, bytesOf(chosen))
   return rows => {
     // Every row by itself, in prompts too: from 64 heads on a row fills the M side.
     const how = cutOf(rows, pieces, slots, partBytes(m, a.vWidth), false, cut)
