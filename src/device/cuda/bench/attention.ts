@@ -1,4 +1,5 @@
-// Benchmarks of attention: decode and prompts of grouped heads (Qwen3-30B-A3B's 32 over 4, heads of 128), latents of 16 and 128 heads.
+// Benchmarks of attention: decode and prompts of grouped heads (Qwen3-30B-A3B's 32 over 4, heads of 128), latents of 16 and 128 heads, and
+// widths that no kernel is made for (the latent of models/demo, grouped heads of 96).
 // Results are compared with the plain kernel's on a spread of rows.
 import type { Operand } from '../../ops.js'
 import { type AttentionSpec, type FastAttentionOptions, fastAttention } from '../ops/attention.js'
@@ -23,6 +24,8 @@ interface Model {
 const QWEN: Model = { heads: 32, kvHeads: 4, qkWidth: 128, vWidth: 128 }
 const LATENT_16: Model = { heads: 16, kvHeads: 1, qkWidth: 576, vWidth: 512 }
 const LATENT_128: Model = { heads: 128, kvHeads: 1, qkWidth: 576, vWidth: 512 }
+const DEMO: Model = { heads: 8, kvHeads: 1, qkWidth: 80, vWidth: 64 }
+const HEADS_OF_96: Model = { heads: 32, kvHeads: 8, qkWidth: 96, vWidth: 96 }
 
 /** Rows of each sequence: the last `rows` of `context` positions. */
 interface Sequence {
@@ -47,7 +50,10 @@ const DECODE: readonly Workload[] = [
   ...[1, 32, 128].flatMap(n => [
     { shape: `latent, 16 heads, ${n} × 1024`, model: LATENT_16, batch: same(n, 1024) },
     { shape: `latent, 128 heads, ${n} × 1024`, model: LATENT_128, batch: same(n, 1024) },
+    { shape: `latent of 64 + 16, 8 heads, ${n} × 480`, model: DEMO, batch: same(n, 480) },
+    { shape: `32 heads of 96 over 8, ${n} × 512`, model: HEADS_OF_96, batch: same(n, 512) },
   ]),
+  { shape: 'latent of 64 + 16, 8 heads, 1 × 32768', model: DEMO, batch: same(1, 32768) },
 ]
 
 const PREFILL: readonly Workload[] = [
@@ -57,6 +63,8 @@ const PREFILL: readonly Workload[] = [
   { shape: '4096 and 64 single rows of 512', model: QWEN, batch: [...same(1, 4096, 4096), ...same(64, 512)] },
   { shape: 'latent, 16 heads, 1 × 2048', model: LATENT_16, batch: same(1, 2048, 2048) },
   { shape: 'latent, 128 heads, 1 × 2048', model: LATENT_128, batch: same(1, 2048, 2048) },
+  { shape: 'latent of 64 + 16, 8 heads, 1 × 2048', model: DEMO, batch: same(1, 2048, 2048) },
+  { shape: '32 heads of 96 over 8, 1 × 2048', model: HEADS_OF_96, batch: same(1, 2048, 2048) },
 ]
 
 /** Pure: bytes that must be read and written once, and the operations of both products. */
