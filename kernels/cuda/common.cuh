@@ -201,13 +201,6 @@ DEVICE float fast_exp2(float x) {
 }
 DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
 
-/// 8×8 of 16 bits in a warp, row g in lanes 4g to 4g + 3, two a lane: rows become columns.
-DEVICE u32 transpose8x8(u32 pair) {
-  u32 out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
-  return out;
-}
-
 // ---------------------------------------------------------------------------------------------- sm_90
 
 /// A tensor map as the driver encodes it. Kernels take it as `const __grid_constant__ TensorMap`.
@@ -245,6 +238,21 @@ DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
                : "memory");
 }
 
+/// Four 8×8 of 16 bits to shared memory, each with row g in lanes 4g to 4g + 3, two a lane: their columns become rows of 16 bytes. Lane
+/// 8m + i gives the address of row i of matrix m.
+DEVICE void store_matrices_transposed(u32 address, const u32 (&w)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+               "r"(w[3])
+               : "memory");
+}
+DEVICE uint4 ld_shared16(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  return v;
+}
+/// `threads` threads of the block meet at a barrier of their own; number 0 is __syncthreads'.
+DEVICE void sync_threads(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+
 /// Writes of this thread to shared memory become visible to the copy engine and to wgmma.
 DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -278,7 +286,8 @@ DEVICE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
                : "memory");
 }
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// Until at most PENDING groups of stores have not been written.
+/// Until at most PENDING groups of this thread's stores have not been read out of shared memory / have not been written.
+template <int PENDING> DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 template <int PENDING> DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 #endif // sm_90

@@ -10,8 +10,8 @@
 //
 // Algorithm: persistent blocks of three warpgroups. One thread of the first feeds a ring of 4 stages (W 128×64, x up to 320×64, 56 KiB,
 // 128-byte swizzle) with bulk tensor copies; the other two multiply 64 rows of W each with all rows of the tile, by wgmma as wide as
-// the tile is, in 16s (above 160 rows), and keep one batch in flight. The ring runs on into the next tile during the epilogue. The
-// epilogue transposes 8×8 pieces inside the warp, so that a lane stores 16 bytes of a row of out.
+// the tile is, in 16s (above 160 rows), and keep one batch in flight. Results are transposed into the last two stages of the tile and leave
+// as bulk copies while the next tile, two steps of which have come already, is multiplied.
 // Order of tiles: `chunk` tiles by all columns of W, tiles fastest: a group of several tiles has them beside each other.
 // Why: with tiles of 128 rows (grouped_gemm_sm90.cu) a group of 256 ± 16 rows fills two and often a sliver of a third, and every one
 // reads W again: from L2 while blocks stay in step, which tiles of different lengths do not.
@@ -62,66 +62,83 @@ struct Ring {
   DEVICE void next() {
     if (++stage == STAGES) stage = 0, phase ^= 1;
   }
-  /// This warp no longer reads the stage before.
-  DEVICE void give_back_last() const {
-    if (lane_id() == 0) mbarrier_arrive(empty + 8 * (stage == 0 ? STAGES - 1 : stage - 1));
+  /// The stage of `steps` steps ago, at most as many as there are stages.
+  DEVICE int number(int steps) const { return stage >= steps ? stage - steps : stage + STAGES - steps; }
+  DEVICE u32 before(int steps) const { return base + number(steps) * STAGE_BYTES; }
+  DEVICE u32 empty_before(int steps) const { return empty + 8 * number(steps); }
+  /// This warp no longer uses it.
+  DEVICE void give_back(int steps) const {
+    __syncwarp();
+    if (lane_id() == 0) mbarrier_arrive(empty_before(steps));
   }
 };
 
 DEVICE float silu_gate(float gate, float up) { return __fdividef(gate, 1.0f + fast_exp(-gate)) * up; }
 
-/// Words w[0..3] of the four lanes of a quad become their transpose: lane t gets word t of lanes 0, 1, 2, 3.
-DEVICE void quad_transpose(u32 (&w)[4]) {
-  const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const u32 got = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
-    if (odd) w[i] = got;
-    else w[i + 1] = got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const u32 got = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + 2], 2);
-    if (upper) w[i] = got;
-    else w[i + 2] = got;
-  }
-}
+/// Where results go: boxes of 64 columns (gated: 32) by 32 and by 8 rows, and plain rows for what is left.
+struct Out {
+  const TensorMap *boxes32, *boxes8;
+  bf16 *rows;
+  i64 stride;
+  int n;
+};
 
-/// acc[64 × T] of the warpgroup, row g of a piece of 8×8 in lanes 4g to 4g + 3, to rows of out: a lane stores 8 columns.
-template <int T, bool GATED> DEVICE void store_tile(const float (&acc)[T / 2], bf16 *out, i64 out_stride, const Tile &tile, int n) {
-  const int lane = lane_id(), g = lane >> 2, t = lane & 3, warp = (threadIdx.x >> 5) - 4;
-  // Lane t of a quad: 8 of the warp's columns, of one of the tokens of a piece.
-  const int column = tile.column + (GATED ? warp * 8 : warp * 16 + (t & 1) * 8);
-  constexpr int TOKENS = GATED ? 32 : 16;
+/// A warpgroup's results in shared memory: a row a token, 64 (gated: 32) columns each, 16-byte pieces swizzled as bulk copies have it.
+template <bool GATED> struct Staged {
+  static constexpr int COLUMNS = GATED ? 32 : 64, PITCH = COLUMNS * 2;
+  u32 at;
+
+  DEVICE u32 piece(int row, int p) const { return at + row * PITCH + ((p ^ (GATED ? row >> 1 & 3 : row & 7)) << 4); }
+
+  /// acc[64 × T]: of 8 columns and 8 tokens a lane holds the column lane / 4 and two tokens.
+  template <int T> DEVICE void put(const float (&acc)[T / 2]) const {
+    const int lane = lane_id(), warp = threadIdx.x >> 5 & 3, m = lane >> 3;
+    constexpr int TOKENS = GATED ? 32 : 16;
 #pragma unroll
-  for (int begin = 0; begin < T; begin += TOKENS) {
-    u32 w[4];
+    for (int begin = 0; begin < T; begin += TOKENS) {
+      u32 w[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      // Gated: four pieces of 8 tokens. Plain: two, of the warp's first and last 8 columns.
-      const int e = GATED ? begin / 2 + 4 * i : begin / 2 + 4 * (i >> 1) + 2 * (i & 1);
-      if (e >= T / 2) w[i] = 0;
-      else w[i] = GATED ? pack_bf16(silu_gate(acc[e], acc[e + 2]), silu_gate(acc[e + 1], acc[e + 3])) : pack_bf16(acc[e], acc[e + 1]);
-      w[i] = transpose8x8(w[i]);
+      for (int i = 0; i < 4; i++) {
+        // Gated: four pieces of 8 tokens. Plain: two, of the warp's first and last 8 columns.
+        const int e = GATED ? begin / 2 + 4 * i : begin / 2 + 4 * (i >> 1) + 2 * (i & 1);
+        if (e >= T / 2) w[i] = 0;
+        else w[i] = GATED ? pack_bf16(silu_gate(acc[e], acc[e + 2]), silu_gate(acc[e + 1], acc[e + 3])) : pack_bf16(acc[e], acc[e + 1]);
+      }
+      const int row = begin + (GATED ? m : m >> 1) * 8 + (lane & 7);
+      store_matrices_transposed(piece(row, GATED ? warp : 2 * warp + (m & 1)), w);
     }
-    quad_transpose(w);
-    const int row = begin + (GATED ? 8 * t : 8 * (t >> 1)) + g;
-    if (row < tile.rows && column < n)
-      *reinterpret_cast<uint4 *>(out + (i64)(tile.first + row) * out_stride + column) = make_uint4(w[0], w[1], w[2], w[3]);
   }
-}
 
-/// A tile of at most T rows; `following` is looked up while the last batch runs.
+  /// One thread: all whole eights of rows, as one group of bulk copies.
+  DEVICE void send(const Out &out, const Tile &tile, int column) const {
+    int row = 0;
+    for (; row + 32 <= tile.rows; row += 32) tma_store_2d(out.boxes32, column, tile.first + row, at + row * PITCH);
+    for (; row + 8 <= tile.rows; row += 8) tma_store_2d(out.boxes8, column, tile.first + row, at + row * PITCH);
+    bulk_commit();
+  }
+  /// A warp: the rows that are left, since a box would reach into the next tile.
+  DEVICE void store_rest(const Out &out, const Tile &tile, int column) const {
+    const int first = tile.rows & ~7, pieces = (tile.rows - first) * (COLUMNS / 8);
+    for (int i = lane_id(); i < pieces; i += 32) {
+      const int row = first + i / (COLUMNS / 8), p = i % (COLUMNS / 8);
+      if (column + 8 * p < out.n)
+        *reinterpret_cast<uint4 *>(out.rows + (i64)(tile.first + row) * out.stride + column + 8 * p) = ld_shared16(piece(row, p));
+    }
+  }
+};
+
+/// A tile of at most T rows; `following` is looked up while the last batch runs. Warpgroup 0 or 1 of those that multiply.
 template <int T, bool GATED>
-DEVICE bool multiply_tile(Ring &ring, int steps, u32 w_half, Walk &walk, const Tile &tile, Tile &following, bf16 *out, i64 out_stride, int n) {
+DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, const Tile &tile, Tile &following, const Out &out, u32 &sending) {
   // One instruction has at most 256 columns.
   constexpr int FIRST = T <= 256 ? T : (T / 2 + 15) / 16 * 16;
+  const bool leads = (threadIdx.x & 127) == 0;
   float acc[T / 2];
   // Said, so that the registers of one width are free for the others.
 #pragma unroll
   for (int i = 0; i < T / 2; i++) acc[i] = 0.0f;
   for (int step = 0; step < steps; step++) {
-    const u64 a = wgmma_descriptor_128B(ring.at() + w_half), b = wgmma_descriptor_128B(ring.at() + W_BYTES);
+    const u64 a = wgmma_descriptor_128B(ring.at() + warpgroup * (W_BYTES / 2)), b = wgmma_descriptor_128B(ring.at() + W_BYTES);
     mbarrier_wait(ring.full + 8 * ring.stage, ring.phase);
     wgmma_fence();
 #pragma unroll
@@ -131,25 +148,41 @@ DEVICE bool multiply_tile(Ring &ring, int steps, u32 w_half, Walk &walk, const T
       if constexpr (FIRST < T) wgmma_columns(Columns<T - FIRST>(), acc + FIRST / 2, a + 2 * i, b + 2 * i + FIRST * 8, 1);
     }
     wgmma_commit();
-    // The batch before this one has ended: its stage is free.
-    if (step > 0) {
+    if (step == 0) {
+      // The tile before leaves shared memory while this one is multiplied.
+      if (leads && sending) bulk_wait_read<0>(), mbarrier_arrive(sending);
+      sending = 0;
+    } else {
+      // The batch before this one has ended: its stage is free, but for the last two, in which results are laid out.
       wgmma_wait<1>();
-      ring.give_back_last();
+      if (step < steps - 1) ring.give_back(1);
     }
     ring.next();
   }
   const bool more = walk.step(following);
   wgmma_wait<0>();
-  ring.give_back_last();
 #pragma unroll
   for (int i = 0; i < T / 2; i++) wgmma_keep(acc[i]);
-  store_tile<T, GATED>(acc, out, out_stride, tile, n);
+
+  // Both warpgroups have read the last two stages: each has one of them for its results.
+  sync_threads(1, 256);
+  ring.give_back(warpgroup == 0 ? 2 : 1);
+  const int mine = warpgroup == 0 ? 1 : 2, column = tile.column + warpgroup * Staged<GATED>::COLUMNS;
+  const Staged<GATED> staged{ring.before(mine)};
+  staged.template put<T>(acc);
+  fence_async_shared();
+  sync_threads(2 + warpgroup, 128);
+  const int warp = threadIdx.x >> 5 & 3;
+  if (warp == 1) staged.store_rest(out, tile, column);
+  if (warp != 0) ring.give_back(mine);
+  else if (leads) staged.send(out, tile, column);
+  sending = ring.empty_before(mine);
   return more;
 }
 
 template <bool GATED>
-DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *out, i64 out_stride, const int4 *tiles, const int *tile_count,
-                         int n, int k, int chunk) {
+DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const Out &out, const int4 *tiles, const int *tile_count, int k,
+                         int chunk) {
   DYNAMIC_SHARED(u8, raw);
   // Swizzled boxes lie at multiples of 1024 bytes.
   const u32 base = (shared_address(raw) + 1023u) & ~1023u, full = base + STAGES * STAGE_BYTES;
@@ -158,6 +191,8 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
   if (threadIdx.x == 0) {
     tma_prefetch_map(x_map);
     tma_prefetch_map(w_map);
+    tma_prefetch_map(out.boxes32);
+    tma_prefetch_map(out.boxes8);
     for (int s = 0; s < STAGES; s++) {
       mbarrier_init(ring.full + 8 * s, 1);
       mbarrier_init(ring.empty + 8 * s, CONSUMER_WARPS);
@@ -168,8 +203,9 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
   allow_dependents();
   wait_for_predecessors();
 
-  const int steps = (k + STEP - 1) / STEP, warpgroup = threadIdx.x >> 7;
-  Walk walk(tiles, *tile_count, n, GATED ? W_ROWS / 2 : W_ROWS, chunk);
+  // Two at least, for the places of results; past the end of k are zeros.
+  const int steps = max2(2, (k + STEP - 1) / STEP), warpgroup = threadIdx.x >> 7;
+  Walk walk(tiles, *tile_count, out.n, GATED ? W_ROWS / 2 : W_ROWS, chunk);
   Tile tile;
   if (warpgroup == 0) {
     registers_decrease<40>();
@@ -190,17 +226,16 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
     }
   } else {
     registers_increase<232>();
-    const u32 w_half = (warpgroup - 1) * (W_BYTES / 2);
+    // The barrier of the stage that results are being sent from; 0: none.
+    u32 sending = 0;
     bool more = walk.step(tile);
     while (more) {
       Tile following = tile;
 #define UP_TO(T)                                                                                                                \
-  if (tile.rows <= T) more = multiply_tile<T, GATED>(ring, steps, w_half, walk, tile, following, out, out_stride, n);           \
+  if (tile.rows <= T) more = multiply_tile<T, GATED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending);         \
   else
-      // Groups are cut into even tiles, so most have more than 160 rows.
-      UP_TO(32)
+      // Groups are cut into even tiles, so most have more than 160 rows; with fewer, reading W takes longer than multiplying 160.
       UP_TO(64)
-      UP_TO(128)
       UP_TO(160)
       UP_TO(176)
       UP_TO(192)
@@ -211,10 +246,12 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
       UP_TO(272)
       UP_TO(288)
       UP_TO(304)
-      more = multiply_tile<MOST_ROWS, GATED>(ring, steps, w_half, walk, tile, following, out, out_stride, n);
+      more = multiply_tile<MOST_ROWS, GATED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending);
 #undef UP_TO
       tile = following;
     }
+    // Shared memory must last until it has been read.
+    if ((threadIdx.x & 127) == 0) bulk_wait_read<0>();
   }
 }
 
@@ -222,9 +259,10 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, bf16 *o
 
 #define GROUPED_GEMM(NAME, GATED)                                                                                               \
   extern "C" __global__ void __launch_bounds__(384, 1)                                                                          \
-  NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, bf16 *out, i64 out_stride,             \
-       const int4 *tiles, const int *tile_count, int n, int k, int chunk) {                                                     \
-    grouped_gemm<GATED>(&x_map, &w_map, out, out_stride, tiles, tile_count, n, k, chunk);                                       \
+  NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const __grid_constant__ TensorMap out32, \
+       const __grid_constant__ TensorMap out8, bf16 *out, i64 out_stride, const int4 *tiles, const int *tile_count, int n, int k, \
+       int chunk) {                                                                                                             \
+    grouped_gemm<GATED>(&x_map, &w_map, Out{&out32, &out8, out, out_stride, n}, tiles, tile_count, k, chunk);                   \
   }
 
 GROUPED_GEMM(grouped_gemm_columns, false)

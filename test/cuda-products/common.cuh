@@ -191,17 +191,6 @@ inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   });
 }
 
-inline u32 transpose8x8(u32 pair) {
-  const int lane = lane_id(), g = lane / 4, t = lane % 4;
-  u32 out = 0;
-  for (int e = 0; e < 2; e++) {
-    // Row g, column 2t + e of the result: row 2t + e, column g of what came.
-    const u32 from = __shfl_sync(0, pair, (2 * t + e) * 4 + g / 2);
-    out |= (from >> (g % 2 * 16) & 0xffffu) << (e * 16);
-  }
-  return out;
-}
-
 // ---------------------------------------------------------------------------------------------- sm_90
 
 struct TensorMap {
@@ -284,6 +273,61 @@ inline void tma_load_5d(u32 to, const TensorMap *from, int x, int y, int z, int 
     arrived(barrierAt(barrier), 0, -(long)(elements * 2));
   });
 }
+// Stores are done when somebody waits for them or, by choice, at once; what lies outside is left out.
+inline std::map<int, std::vector<std::function<void()>>> openStores, sentStores;
+inline void tma_store_2d(const TensorMap *to, int x, int y, u32 from) {
+  // Pieces of 16 bytes are swizzled over 64 or 128 bytes.
+  const u32 rowBytes = to->box[0] * 2, flips = rowBytes == 128 ? 7 : 3;
+  if (rowBytes != 128 && rowBytes != 64) machine::fail("a box of another width than its swizzle");
+  if (from % (rowBytes * 8)) machine::fail("a swizzled box at no multiple of its pattern");
+  const auto store = [=, map = *to] {
+    for (int i = 0; i < map.box[0] * map.box[1]; i++) {
+      const i64 column = x + i % map.box[0], row = y + i / map.box[0];
+      if ((u64)column >= map.sizes[0] || (u64)row >= map.sizes[1]) continue;
+      const u32 plain = from + i * 2;
+      std::memcpy(const_cast<u8 *>(map.base) + row * map.strides[0] + column * 2, machine::sharedAt(plain ^ ((plain >> 7 & flips) << 4), 2), 2);
+    }
+  };
+  if (machine::choices.copiesAtOnce) store();
+  else openStores[machine::current->number].push_back(store);
+}
+inline void bulk_commit() {
+  auto &open = openStores[machine::current->number];
+  auto &sent = sentStores[machine::current->number];
+  sent.insert(sent.end(), open.begin(), open.end());
+  open.clear();
+}
+template <int PENDING> void bulk_wait_read() {
+  static_assert(PENDING == 0);
+  auto &sent = sentStores[machine::current->number];
+  for (auto &store : sent) store();
+  sent.clear();
+}
+inline void fence_async_shared() {}
+inline std::map<int, machine::Meeting> namedBarriers;
+inline void sync_threads(int number, int threads) {
+  machine::Meeting &meeting = namedBarriers[number];
+  meeting.size = threads;
+  machine::meet(meeting, "named barrier", [] {});
+}
+inline void store_matrices_transposed(u32 address, const u32 (&w)[4]) {
+  machine::myLane().address = address;
+  machine::myLane().in[0] = w;
+  machine::Lane *lanes = machine::myLanes();
+  machine::meet(machine::myWarp(), "stmatrix", [lanes] {
+    for (int m = 0; m < 4; m++)
+      for (int l = 0; l < 32; l++)
+        for (int e = 0; e < 2; e++) {
+          const u16 bits = (u16)(static_cast<const u32 *>(lanes[l].in[0])[m] >> 16 * e);
+          std::memcpy(machine::sharedAt(lanes[8 * m + 2 * (l % 4) + e].address + 2 * (l / 4), 2), &bits, 2);
+        }
+  });
+}
+inline uint4 ld_shared16(u32 address) {
+  uint4 v;
+  std::memcpy(&v, machine::sharedAt(address, 16), 16);
+  return v;
+}
 inline void tma_load_3d(u32 to, const TensorMap *map, int x, int y, int z, u32 barrier) { tma_load_5d(to, map, x, y, z, 0, 0, barrier); }
 inline void tma_load_2d(u32 to, const TensorMap *map, int x, int y, u32 barrier) { tma_load_3d(to, map, x, y, 0, barrier); }
 template <int N> void registers_decrease() {}
@@ -300,5 +344,10 @@ inline u64 wgmma_descriptor_128B(u32 address) {
 // What is left of a block when the next one begins.
 inline void endOfBlock() {
   if (!lateCopies.empty()) machine::fail("a block ended with copies under way");
+  for (const auto &[thread, stores] : openStores)
+    if (!stores.empty()) machine::fail("a block ended with stores that nobody committed");
+  for (const auto &[thread, stores] : sentStores)
+    if (!stores.empty()) machine::fail("a block ended before its stores were read");
+  namedBarriers.clear();
   barriers.clear();
 }

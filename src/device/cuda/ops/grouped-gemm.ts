@@ -2,7 +2,6 @@
 // nothing here depends on a step's routing. Kernels: grouped_gemm_columns_sm90.cu, grouped_gemm_sm90.cu, grouped_gemm_mma.cu.
 import type { PackedMatrix } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
-import type { LaunchArguments } from '../types.js'
 
 /** Bytes of a tile's record: i32 group, first row, rows, 0. */
 export const TILE_BYTES = 16
@@ -66,79 +65,93 @@ export function refusesGrouped({ x, weight, out, gated }: GroupedGemmSpec): stri
   return undefined
 }
 
-/** @returns queues the product; `maxTiles` may be lowered for a launch with fewer rows (mma only) */
-export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): (maxTiles?: number) => void {
-  const { x, weight, out, gated, tiles, tileCount } = spec
-  const n = gated ? weight.n / 2 : weight.n
+/** Queues the product; fewer tiles than it was bound for where a launch has fewer rows. */
+type LaunchTiles = (maxTiles?: number) => void
+
+export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): LaunchTiles {
   const variant = spec.variant ?? groupedVariant(d.properties.capability)
-  const shape = gated ? 'gated' : 'plain'
-  if (variant === 'mma') {
-    const kernel = d.kernel('grouped_gemm_mma.cu', gated ? 'grouped_gemm_mma_gated' : 'grouped_gemm_mma')
-    const args: LaunchArguments = kernel.bind(
-      ['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32'],
+  if (variant === 'mma') return bindMma(d, spec)
+  const { weight, out, gated, tiles, tileCount } = spec
+  const n = gated ? weight.n / 2 : weight.n
+  const tail = [out.address, out.stride, tiles, tileCount, n, weight.k, spec.strip ?? STRIP[variant]]
+  const bound = variant === 'columns' ? bindColumns(d, spec, n, tail) : bindRows(d, spec, tail)
+  const columns = Math.ceil(n / WIDTH[variant][gated ? 'gated' : 'plain'])
+  return (maxTiles = spec.maxTiles) => {
+    // Blocks without a tile leave at once; fewer of them start sooner.
+    const blocks = Math.min(d.properties.sms, maxTiles * columns)
+    if (maxTiles > 0) bound.launch([blocks, 1, 1], THREADS[variant], SHARED_BYTES[variant])
+  }
+}
+
+const MAP = { dtype: 'bf16', l2Promotion: '256B' } as const
+const TAIL = ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'] as const
+
+function bindColumns(d: CudaKernels, { x, weight, out, gated }: GroupedGemmSpec, n: number, tail: readonly number[]) {
+  const rows = (count: number) =>
+    d.tensorMap({
+      ...{ ...MAP, address: out.address, sizes: [n, x.rows], strides: [out.stride * 2] },
+      ...{ box: [gated ? 32 : 64, count], swizzle: gated ? '64B' : '128B' },
+    })
+  const rowBytes = weight.k * 2
+  const address = d.addressOf(weight.span)
+  // Gate and up rows come in turns of 8: they are seen as [blocks of 8, gate or up, 8].
+  const seen = gated
+    ? {
+        sizes: [weight.k, 8, 2, n / 8, weight.count],
+        strides: [rowBytes, rowBytes * n, rowBytes * 8, weight.strideBytes],
+        box: [64, 8, 2, 8, 1],
+      }
+    : { sizes: [weight.k, n, weight.count], strides: [rowBytes, weight.strideBytes], box: [64, 128, 1] }
+  return d
+    .kernel('grouped_gemm_columns_sm90.cu', gated ? 'grouped_gemm_columns_gated' : 'grouped_gemm_columns')
+    .bind(
+      ['tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', ...TAIL],
       [
-        x.address,
-        x.stride,
-        d.addressOf(weight.span),
-        weight.strideBytes,
-        out.address,
-        out.stride,
-        tiles,
-        tileCount,
-        n,
-        weight.k,
+        boxOfRows(d, x, weight.k, 32),
+        d.tensorMap({ ...MAP, address, swizzle: '128B', ...seen }),
+        rows(32),
+        rows(8),
+        ...tail,
       ],
       { programmatic: true },
     )
-    const columns = Math.ceil(n / WIDTH.mma[shape])
-    return (maxTiles = spec.maxTiles) => {
-      if (maxTiles > 0) args.launch([columns, maxTiles, 1], THREADS.mma)
-    }
-  }
-  const strip = spec.strip ?? STRIP[variant]
-  const map = { dtype: 'bf16', swizzle: '128B', l2Promotion: '256B' } as const
-  const wAddress = d.addressOf(weight.span)
-  const rowBytes = weight.k * 2
-  const file = variant === 'columns' ? 'grouped_gemm_columns_sm90.cu' : 'grouped_gemm_sm90.cu'
-  const name = variant === 'columns' ? 'grouped_gemm_columns' : 'grouped_gemm'
-  // Gate and up rows of the columns kernel come in turns of 8: rows are seen as [blocks of 8, gate or up, 8].
-  const turns = variant === 'columns' && gated
-  const args = d.kernel(file, `${name}${gated ? '_gated' : ''}`).bind(
-    ['tensorMap', 'tensorMap', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'],
-    [
-      d.tensorMap({
-        ...map,
-        address: x.address,
-        sizes: [weight.k, x.rows],
-        strides: [x.stride * 2],
-        box: [64, variant === 'columns' ? 32 : 128],
-      }),
-      d.tensorMap(
-        turns
-          ? {
-              ...{ ...map, address: wAddress, sizes: [weight.k, 8, 2, n / 8, weight.count] },
-              ...{ strides: [rowBytes, rowBytes * n, rowBytes * 8, weight.strideBytes], box: [64, 8, 2, 8, 1] },
-            }
-          : {
-              ...{ ...map, address: wAddress, sizes: [weight.k, weight.n, weight.count] },
-              ...{ strides: [rowBytes, weight.strideBytes], box: [64, 128, 1] },
-            },
-      ),
-      out.address,
-      out.stride,
-      tiles,
-      tileCount,
-      n,
-      weight.k,
-      strip,
-    ],
-    { programmatic: true },
-  )
-  const columns = Math.ceil(n / WIDTH[variant][shape])
-  const shared = SHARED_BYTES[variant]
+}
+
+function bindRows(d: CudaKernels, { x, weight, gated }: GroupedGemmSpec, tail: readonly number[]) {
+  const weights = d.tensorMap({
+    ...{ ...MAP, address: d.addressOf(weight.span), swizzle: '128B' },
+    ...{ sizes: [weight.k, weight.n, weight.count], strides: [weight.k * 2, weight.strideBytes], box: [64, 128, 1] },
+  })
+  return d
+    .kernel('grouped_gemm_sm90.cu', gated ? 'grouped_gemm_gated' : 'grouped_gemm')
+    .bind(['tensorMap', 'tensorMap', ...TAIL], [boxOfRows(d, x, weight.k, 128), weights, ...tail], {
+      programmatic: true,
+    })
+}
+
+/** What one bulk copy loads of x: 64 of its k elements, of `rows` rows. */
+const boxOfRows = (d: CudaKernels, x: GroupedGemmSpec['x'], k: number, rows: number) =>
+  d.tensorMap({
+    ...{ ...MAP, address: x.address, swizzle: '128B' },
+    ...{ sizes: [k, x.rows], strides: [x.stride * 2], box: [64, rows] },
+  })
+
+function bindMma(d: CudaKernels, spec: GroupedGemmSpec): LaunchTiles {
+  const { x, weight, out, gated, tiles, tileCount } = spec
+  const n = gated ? weight.n / 2 : weight.n
+  const args = d
+    .kernel('grouped_gemm_mma.cu', gated ? 'grouped_gemm_mma_gated' : 'grouped_gemm_mma')
+    .bind(
+      ['u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'u64', 'i32', 'i32'],
+      [
+        ...[x.address, x.stride, d.addressOf(weight.span), weight.strideBytes, out.address, out.stride],
+        ...[tiles, tileCount, n, weight.k],
+      ],
+      { programmatic: true },
+    )
+  const columns = Math.ceil(n / WIDTH.mma[gated ? 'gated' : 'plain'])
   return (maxTiles = spec.maxTiles) => {
-    // Blocks without a tile leave at once; fewer of them start sooner.
-    if (maxTiles > 0) args.launch([Math.min(d.properties.sms, maxTiles * columns), 1, 1], THREADS[variant], shared)
+    if (maxTiles > 0) args.launch([columns, maxTiles, 1], THREADS.mma)
   }
 }
 
