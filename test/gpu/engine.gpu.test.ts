@@ -132,6 +132,41 @@ describe('graphs', () => {
     300_000,
   )
 
+  // A graph of the batch's own size launches what runs without graphs; one of a larger size may take other kernels.
+  it.each(['float32', 'bfloat16'] as const)(
+    'of every size: the bits of --disable-cuda-graph, %s',
+    async dtype => {
+      const path = fixturePath('qwen3_moe')
+      const every = Array.from({ length: 20 }, (_, i) => i + 1).join(',')
+      const captured = await load(path, { ...flags, dtype, cudaGraphBs: every })
+      const without = await load(path, { ...flags, dtype, disableCudaGraph: true })
+      expect([captured.plan.graphBatches.length, without.plan.graphBatches.length]).toEqual([20, 0])
+      const requests = changingBatches(captured.plan.spec.vocabSize, 220, 220)
+      const [found, expected] = [runAll(captured, requests), runAll(without, requests)]
+      expect(captured.lastSteps).toBeGreaterThan(1000)
+      expect(bitsOfAll(found)).toEqual(bitsOfAll(expected))
+    },
+    300_000,
+  )
+
+  it('of larger sizes: the tokens of --disable-cuda-graph, but for near ties', { timeout: 300_000 }, async () => {
+    const path = fixturePath('qwen3_moe')
+    const captured = await load(path, flags)
+    const without = await load(path, { ...flags, disableCudaGraph: true })
+    const requests = changingBatches(captured.plan.spec.vocabSize, 220, 220)
+    const [found, expected] = [runAll(captured, requests), runAll(without, requests)]
+    const tokensOf = (results: Results, { id }: RankRequest) => results.get(id)!.tokens
+    const equal = requests.filter(r => tokensOf(found, r).join() === tokensOf(expected, r).join()).length
+    console.info(`${equal} of ${requests.length} requests have the same tokens`)
+    expect(equal).toBeGreaterThan(0.9 * requests.length)
+    const greedy = requests.filter(({ temperature }) => temperature === 0)
+    const texts = greedy.map(request => ({ ids: [...request.inputIds], tokens: tokensOf(found, request) }))
+    const { vocabSize } = without.plan.spec
+    const along = logitsAlong(without, texts)
+    const shortfalls = texts.flatMap((text, i) => eachDraw(text, along[i]!, vocabSize, shortfall))
+    expectDrawn('graphs of larger sizes', shortfalls, F32_TOLERANCE)
+  })
+
   it('overlapping steps give the tokens of steps one by one', async () => {
     const path = fixturePath('deepseek_v3')
     const ahead = await load(path, { ...flags, disableCudaGraph: true })
