@@ -1,4 +1,4 @@
-// attention_any_lanes: attention of any widths up to 1,024 over a paged cache, f32 or bf16, by lanes that share a key. Grid, parts and macros:
+// attention_any_lanes: attention of any widths up to 1,024 over a paged cache, f32 or bf16, by lanes that share a key. Grid and parts:
 // attention_any.cuh.
 //
 // LANES lanes (8, 16 or 32) share a key: lane l of them holds 16-byte chunks l, l + LANES, .. of the query of HEADS heads, of the key and of the

@@ -1,4 +1,4 @@
-// attention_any_mma: attention of any widths up to 256 over a paged cache, bf16 in and out, by matrix instructions of a warp. Grid, parts and macros:
+// attention_any_mma: attention of any widths up to 256 over a paged cache, bf16 in and out, by matrix instructions of a warp. Grid and parts:
 // attention_any.cuh.
 //
 // The block's query heads (up to 16) are the M side of mma.m16n8k16. Each warp walks its keys through a ring of STAGES x 16 keys (and values, where

@@ -1,4 +1,4 @@
-// Runs attention of any widths, compiled for one shape (ANY_* macros of kernels/cuda/attention_any.cuh, TEST_HEADS, TEST_KV_HEADS), on the emulated
+// Runs attention of any widths, compiled for one shape (ANY_* macros of attention_any_shape.cuh, TEST_HEADS, TEST_KV_HEADS), on the emulated
 // machine and compares it with a double-precision oracle on the same inputs; bits too: of a row alone and in a batch, of any number of blocks
 // that share its parts, of another page size. Prints one line a case and exits with 1 when a case fails.
 #include <string>

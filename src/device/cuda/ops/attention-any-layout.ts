@@ -1,5 +1,5 @@
 // Attention of any widths: which kernel takes a shape, what is compiled into it, and how many blocks there are. Pure. Sizes are those
-// of kernels/cuda/attention_any.cuh, which checks its own against them.
+// of kernels/cuda/attention_any_shape.cuh, which checks its own against them.
 import type { ActivationDtype } from '../../ops.js'
 import { elementBytes } from '../../ops.js'
 import type { AttentionShape } from './attention-layout.js'
@@ -106,7 +106,7 @@ function described(s: AnyShape, name: string, heads: number, bytes: number, more
 export const isInside = (s: AttentionShape): boolean =>
   s.kvHeads === 1 && s.keyOffset === s.valueOffset && s.vWidth <= s.qkWidth
 
-/** Memory<WALK_BYTES>::BYTES of attention_any.cuh. */
+/** Memory<WALK_BYTES>::BYTES of attention_any_shape.cuh. */
 function sharedBytes(heads: number, vWidth: number, walkBytes: number): number {
   const columns = roundUp(vWidth, 16)
   const mergeFloats = Math.max(WARPS * heads * (columns + 10), 2 * MOST_PARTS * heads)
