@@ -12,7 +12,8 @@ import { i32View, subspan } from '../../src/device/memory.js'
 import { drive } from '../../src/runtime/wait.js'
 import { openGpu } from './gpu.js'
 
-const gpu = openGpu()
+// The last test ends the context.
+const gpu = openGpu({ spoiled: true })
 const { context, kernels } = gpu
 const { stream } = kernels
 const add = (out: number, from: number, value: number, n: number) =>
@@ -67,8 +68,8 @@ describe('memory', () => {
   })
 
   test('small views, which the collector could move, arrive too', () => {
-    const address = gpu.put(new Uint8Array([1, 2, 3]))
-    expect([...gpu.get(new Uint8Array(3), address)]).toEqual([1, 2, 3])
+    const address = gpu.at(new Uint8Array([1, 2, 3]))
+    expect([...gpu.read(new Uint8Array(3), address)]).toEqual([1, 2, 3])
   })
 
   test('more than there is names what it was for', () => {
@@ -76,7 +77,7 @@ describe('memory', () => {
     expect(error.code).toBe('SY_CUDA_OUT_OF_MEMORY')
     expect(error.message).toContain('the test')
     // Nothing is spoiled by it.
-    expect([...gpu.get(new Uint8Array(1), gpu.put(new Uint8Array([5])))]).toEqual([5])
+    expect([...gpu.read(new Uint8Array(1), gpu.at(new Uint8Array([5])))]).toEqual([5])
   })
 
   test('host memory is read and written by kernels in place', () => {
@@ -112,7 +113,7 @@ describe('memory', () => {
     stream.download(kernels.hostAddressOf(to!), second, 4096)
     stream.synchronize()
     expect(i32View(to!)).toEqual(i32View(from!))
-    expect(gpu.get(new Int32Array(1024), device).every(value => value === 0)).toBe(true)
+    expect(gpu.read(new Int32Array(1024), device).every(value => value === 0)).toBe(true)
   })
 
   test('scratch of one purpose is shared, and grows', () => {
@@ -135,12 +136,12 @@ describe('launches', () => {
     launch.set(4, 0x8001_0000)
     launch.set(5, -0.25)
     launch.launch([2, 3, 4], [5, 6, 7])
-    expect([...gpu.get(new Float32Array(8), out)]).toEqual([-7, 2.5, 5, 77, 0x8001, -0.25, 234, 567])
+    expect([...gpu.read(new Float32Array(8), out)]).toEqual([-7, 2.5, 5, 77, 0x8001, -0.25, 234, 567])
   })
 
   test('arguments may change as soon as a launch is queued', () => {
     const n = 64
-    const from = gpu.put(new Int32Array(n))
+    const from = gpu.at(new Int32Array(n))
     const outs = [gpu.zeros(n * 4), gpu.zeros(n * 4), gpu.zeros(n * 4)]
     const launch = add(outs[0]!, from, 0, n)
     outs.forEach((out, i) => {
@@ -148,7 +149,7 @@ describe('launches', () => {
       launch.set(2, i + 1)
       launch.launch([1, 1, 1], n)
     })
-    expect(outs.map(out => gpu.get(new Int32Array(n), out)[n - 1])).toEqual([1, 2, 3])
+    expect(outs.map(out => gpu.read(new Int32Array(n), out)[n - 1])).toEqual([1, 2, 3])
   })
 
   test('shared memory beyond 48 KiB is allowed as it is asked for', () => {
@@ -156,7 +157,7 @@ describe('launches', () => {
     const words = (96 << 10) / 4
     const shared = kernels.kernel('probe.cu', 'probe_shared')
     shared.bind(['u64', 'i32'], [out, words]).launch([1, 1, 1], 256, words * 4)
-    expect(gpu.get(new Int32Array(1), out)[0]).toBe((words * (words - 1)) / 2)
+    expect(gpu.read(new Int32Array(1), out)[0]).toBe((words * (words - 1)) / 2)
     expect(shared.blocksPerSm(256, words * 4)).toBeGreaterThanOrEqual(1)
     expect(shared.localBytes).toBe(0)
     expect(shared.registers).toBeGreaterThan(0)
@@ -196,7 +197,7 @@ describe('events', () => {
     drive(event.wait(), { spins: 100 }, () => sleeps++)
     expect(event.done).toBe(true)
     expect(sleeps).toBeGreaterThan(0)
-    expect(gpu.get(new Int32Array(1), out)[0]).toBe(42)
+    expect(gpu.read(new Int32Array(1), out)[0]).toBe(42)
   })
 
   test('hold back another stream', () => {
@@ -208,7 +209,7 @@ describe('events', () => {
     other.waitFor(event)
     other.copy(copy, out, 4)
     other.synchronize()
-    expect(gpu.get(new Int32Array(1), copy)[0]).toBe(7)
+    expect(gpu.read(new Int32Array(1), copy)[0]).toBe(7)
   })
 
   test('measure', () => {
@@ -222,7 +223,7 @@ describe('events', () => {
 describe('graphs', () => {
   test('repeat what was captured, with the arguments of then', () => {
     const n = 256
-    const values = gpu.put(new Int32Array(n))
+    const values = gpu.at(new Int32Array(n))
     const launch = add(values, values, 1, n)
     using graph = stream.capture(() => {
       launch.launch([2, 1, 1], 128)
@@ -232,9 +233,9 @@ describe('graphs', () => {
     expect(graph.nodes).toBe(2)
     launch.set(2, 1000)
     // Capturing runs nothing.
-    expect(gpu.get(new Int32Array(n), values)[0]).toBe(0)
+    expect(gpu.read(new Int32Array(n), values)[0]).toBe(0)
     for (let i = 0; i < 3; i++) graph.launch()
-    expect(gpu.get(new Int32Array(n), values).every(value => value === 33)).toBe(true)
+    expect(gpu.read(new Int32Array(n), values).every(value => value === 33)).toBe(true)
   })
 
   test('hold copies, fills and events', () => {
@@ -259,7 +260,7 @@ describe('graphs', () => {
   })
 
   test('a capture that throws leaves the stream usable', () => {
-    const values = gpu.put(new Int32Array(32))
+    const values = gpu.at(new Int32Array(32))
     const launch = add(values, values, 1, 32)
     expect(() =>
       stream.capture(() => {
@@ -269,12 +270,12 @@ describe('graphs', () => {
     ).toThrow('changed my mind')
     expect(stream.capturing).toBe(false)
     launch.launch([1, 1, 1], 32)
-    expect(gpu.get(new Int32Array(32), values)[0]).toBe(1)
+    expect(gpu.read(new Int32Array(32), values)[0]).toBe(1)
   })
 })
 
 test('memory of the main thread is memory of a worker', async () => {
-  const values = gpu.put(Int32Array.from({ length: 64 }, (_, i) => i))
+  const values = gpu.at(Int32Array.from({ length: 64 }, (_, i) => i))
   const dist = new URL('../../dist/device/cuda/', import.meta.url).href
   const worker = new Worker(
     `const { parentPort, workerData: { dist, ordinal, address } } = require('node:worker_threads')
@@ -289,7 +290,7 @@ test('memory of the main thread is memory of a worker', async () => {
   )
   await new Promise((resolve, reject) => worker.on('message', resolve).on('error', reject))
   await worker.terminate()
-  expect(gpu.get(new Int32Array(64), values)[63]).toBe(1063)
+  expect(gpu.read(new Int32Array(64), values)[63]).toBe(1063)
 })
 
 // Last: nothing on this GPU works in this process after it.

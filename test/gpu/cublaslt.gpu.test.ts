@@ -4,7 +4,8 @@
 // Accuracy and Stability, section 3.1); products of bf16 numbers are exact in f32. Rounding the result to bf16 adds 2^-8 of it.
 import { describe, expect, test } from 'vitest'
 import { CounterRandom, STREAM } from '../../src/runtime/random.js'
-import { bf16Of, numbersOf, openGpu } from './gpu.js'
+import { fromBf16, toBf16 } from '../number-encoding.js'
+import { openGpu } from './gpu.js'
 
 const gpu = openGpu()
 const { kernels } = gpu
@@ -25,9 +26,9 @@ interface Case {
 const random = new CounterRandom(7, STREAM.benchmark)
 const draw = (length: number): Float32Array => Float32Array.from({ length }, () => random.unit() * 2 - 1)
 const bytesOf = (dtype: Dtype, values: Float32Array): Uint16Array | Float32Array =>
-  dtype === 'bf16' ? bf16Of(values) : values
+  dtype === 'bf16' ? Uint16Array.from(values, toBf16) : values
 const read = (dtype: Dtype, bytes: Uint16Array | Float32Array): Float32Array =>
-  dtype === 'bf16' ? numbersOf(bytes as Uint16Array) : (bytes as Float32Array)
+  dtype === 'bf16' ? Float32Array.from(bytes, fromBf16) : (bytes as Float32Array)
 
 function check({ inputs, output, rows, n, k, gap, accumulate }: Case, run = (queue: () => void) => queue()): void {
   const most = Math.max(...rows)
@@ -36,12 +37,12 @@ function check({ inputs, output, rows, n, k, gap, accumulate }: Case, run = (que
   const wBytes = bytesOf(inputs, draw(n * wStride))
   const before = bytesOf(output, draw(most * outStride))
   const [x, w, old] = [read(inputs, xBytes), read(inputs, wBytes), read(output, before)]
-  const outAddress = gpu.put(before)
+  const outAddress = gpu.at(before)
   const product = kernels.blas.bind({
     n,
     k,
-    x: { address: gpu.put(xBytes), dtype: inputs, stride: xStride },
-    weight: { address: gpu.put(wBytes), dtype: inputs, stride: wStride },
+    x: { address: gpu.at(xBytes), dtype: inputs, stride: xStride },
+    weight: { address: gpu.at(wBytes), dtype: inputs, stride: wStride },
     out: { address: outAddress, dtype: output, stride: outStride },
     accumulate,
   })
@@ -51,7 +52,7 @@ function check({ inputs, output, rows, n, k, gap, accumulate }: Case, run = (que
     run(() => product(m))
     const got = read(
       output,
-      gpu.get(output === 'bf16' ? new Uint16Array(before.length) : new Float32Array(before.length), outAddress),
+      gpu.read(output === 'bf16' ? new Uint16Array(before.length) : new Float32Array(before.length), outAddress),
     )
     for (let r = 0; r < most; r++) {
       for (let c = 0; c < outStride; c++) {
@@ -112,11 +113,11 @@ test('f32 products keep f32, not TF32', () => {
   kernels.blas.bind({
     n: 1,
     k: 8,
-    x: { address: gpu.put(x), dtype: 'f32', stride: 8 },
-    weight: { address: gpu.put(w), dtype: 'f32', stride: 8 },
+    x: { address: gpu.at(x), dtype: 'f32', stride: 8 },
+    weight: { address: gpu.at(w), dtype: 'f32', stride: 8 },
     out: { address: out, dtype: 'f32', stride: 8 },
   })(1)
-  expect(gpu.get(new Float32Array(1), out)[0]).toBe(8 + 8 * 2 ** -12)
+  expect(gpu.read(new Float32Array(1), out)[0]).toBe(8 + 8 * 2 ** -12)
 })
 
 test('no rows, no work', () => {

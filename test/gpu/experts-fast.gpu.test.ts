@@ -1,15 +1,11 @@
 // Routed experts in bf16, slot by slot and sorted, against float64: absent and repeated experts, ragged counts, both ways of storing.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { fastExperts } from '../../src/device/cuda/ops/experts-fast.js'
 import type { GroupedVariant } from '../../src/device/cuda/ops/grouped-gemm.js'
 import { CounterRandom, STREAM } from '../../src/runtime/random.js'
-import { bf16Bits, bf16Value, dot, expectWithin, Gpu, silu } from './gemm.suite.js'
+import { bf16Bits, bf16Value, dot, expectWithin, openGpu, silu } from './gemm.suite.js'
 
-let gpu: Gpu
-beforeAll(() => {
-  gpu = new Gpu()
-})
-afterAll(() => gpu[Symbol.dispose]())
+const gpu = openGpu()
 
 const WAYS: readonly (readonly [string, number, GroupedVariant])[] = [
   ['slot by slot', 4096, 'mma'],

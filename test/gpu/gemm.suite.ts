@@ -1,85 +1,10 @@
-// What the suites of products on a GPU share: bf16 operands from seeded numbers, results read back, sums in float64.
+// What the suites of products on a GPU share: sums in float64, and what results may differ by.
 import { expect } from 'vitest'
-import { CudaContext } from '../../src/device/cuda/context.js'
-import { StreamKernels } from '../../src/device/cuda/kernels.js'
-import { DeviceArenaLender } from '../../src/device/cuda/memory.js'
-import type { MemorySpan } from '../../src/device/memory.js'
 import type { PackedMatrix } from '../../src/device/ops.js'
-import { CounterRandom, STREAM } from '../../src/runtime/random.js'
-import { fromBf16, toBf16 } from '../number-encoding.js'
-import { TEST_GPU } from './gpu.js'
+import type { Rows } from './gpu.js'
 
 export { fromBf16 as bf16Value, toBf16 as bf16Bits } from '../number-encoding.js'
-
-/** bf16 rows on the device and their values here. */
-export interface Rows {
-  readonly span: MemorySpan
-  readonly address: number
-  readonly stride: number
-  readonly values: Float32Array
-}
-
-/** Bits of a bf16 NaN: what nobody wrote. */
-export const UNTOUCHED = 0xffff
-
-export class Gpu implements Disposable {
-  readonly context = new CudaContext(TEST_GPU)
-  readonly kernels = new StreamKernels(this.context)
-  readonly #lender = new DeviceArenaLender(this.context)
-
-  lend(bytes: number): MemorySpan {
-    return this.#lender.lend(bytes, 'test')
-  }
-
-  address(span: MemorySpan): number {
-    return this.kernels.addressOf(span)
-  }
-
-  bf16(seed: number, rows: number, width: number, stride = width): Rows {
-    const random = new CounterRandom(seed, STREAM.benchmark)
-    const bits = new Uint16Array(rows * stride)
-    const values = new Float32Array(rows * stride)
-    for (let i = 0; i < bits.length; i++) {
-      bits[i] = toBf16(random.unit() * 2 - 1)
-      values[i] = fromBf16(bits[i]!)
-    }
-    const span = this.put(bits)
-    return { span, address: this.address(span), stride, values }
-  }
-
-  matrix(seed: number, n: number, k: number, count: number): PackedMatrix & { readonly values: Float32Array } {
-    const { span, values } = this.bf16(seed, count * n, k)
-    return { kind: 'bf16', n, k, count, strideBytes: n * k * 2, span, values }
-  }
-
-  put(data: Uint16Array | Int32Array | Float32Array): MemorySpan {
-    const span = this.lend(data.byteLength)
-    this.context.upload(this.address(span), data)
-    return span
-  }
-
-  /** Memory of `elements` bf16 that hold NaN. */
-  untouched(elements: number): MemorySpan {
-    return this.put(new Uint16Array(elements).fill(UNTOUCHED))
-  }
-
-  ints(values: readonly number[]): number {
-    return this.address(this.put(Int32Array.from(values)))
-  }
-
-  /** Reads after everything queued has finished. */
-  read<T extends Uint16Array | Float32Array>(view: T, address: number): T {
-    this.kernels.stream.synchronize()
-    this.context.download(view, address)
-    return view
-  }
-
-  [Symbol.dispose](): void {
-    this.#lender[Symbol.dispose]()
-    this.kernels[Symbol.dispose]()
-    this.context[Symbol.dispose]()
-  }
-}
+export { Gpu, openGpu, type Rows, UNTOUCHED } from './gpu.js'
 
 export const silu = (x: number): number => x / (1 + Math.exp(-x))
 

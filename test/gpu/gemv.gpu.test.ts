@@ -1,15 +1,11 @@
 // Products of a few rows against float64 sums: every number of rows, tails of rows and columns, heads, and bits that do not depend on company.
 // The routed experts by these kernels: experts-fast.gpu.test.ts.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { bindGemv } from '../../src/device/cuda/ops/gemv.js'
 import { fastHeadLinear } from '../../src/device/cuda/ops/linear-fast.js'
-import { bf16Value, dot, expectWithin, Gpu, storeBound, sumBound, UNTOUCHED } from './gemm.suite.js'
+import { bf16Value, dot, expectWithin, openGpu, storeBound, sumBound, UNTOUCHED } from './gemm.suite.js'
 
-let gpu: Gpu
-beforeAll(() => {
-  gpu = new Gpu()
-})
-afterAll(() => gpu[Symbol.dispose]())
+const gpu = openGpu()
 
 describe('rows of one matrix and of heads', () => {
   it.each([
@@ -28,11 +24,11 @@ describe('rows of one matrix and of heads', () => {
     const bias = Array.from({ length: n }, (_, i) => Math.fround(Math.sin(i) * 3))
     const before = Array.from({ length: rows * stride }, (_, i) => Math.fround(Math.cos(i)))
     const plain = gpu.address(gpu.untouched(rows * stride))
-    const added = gpu.address(gpu.put(Float32Array.from(before)))
+    const added = gpu.at(Float32Array.from(before))
     const spec = { x: { address: x.address, stride: x.stride, headStride: k }, weight }
     const out = (address: number, dtype: 'bf16' | 'f32') => ({ address, stride, headStride: n, dtype })
     bindGemv(gpu.kernels, { ...spec, out: out(plain, 'bf16') })(rows)
-    const biasAt = gpu.address(gpu.put(Float32Array.from(bias)))
+    const biasAt = gpu.at(Float32Array.from(bias))
     bindGemv(gpu.kernels, { ...spec, out: out(added, 'f32'), bias: biasAt, accumulate: true })(rows)
     const a = gpu.read(new Uint16Array(rows * stride), plain)
     const b = gpu.read(new Float32Array(rows * stride), added)

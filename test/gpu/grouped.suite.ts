@@ -1,13 +1,13 @@
 // Grouped products of one variant of the kernel against float64 sums: ragged tiles, tiles of no group, tails of every size, more
 // tiles than blocks.
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import {
   bindGroupedGemm,
   type GroupedVariant,
   mostTileRows,
   rowsOfTile,
 } from '../../src/device/cuda/ops/grouped-gemm.js'
-import { bf16Value, expectWithin, Gpu, product, storeBound, UNTOUCHED } from './gemm.suite.js'
+import { bf16Value, expectWithin, openGpu, product, storeBound, UNTOUCHED } from './gemm.suite.js'
 
 interface Case {
   readonly name: string
@@ -46,11 +46,7 @@ const CASES: readonly Case[] = [
 ]
 
 export function groupedSuite(variant: GroupedVariant): void {
-  let gpu: Gpu
-  beforeAll(() => {
-    gpu = new Gpu()
-  })
-  afterAll(() => gpu[Symbol.dispose]())
+  const gpu = openGpu()
 
   describe(`grouped products, ${variant}`, () => {
     it.each(CASES)('$name', ({ rows, n, k, gated = false, align = 1 }) => {

@@ -36,14 +36,14 @@ describe.skipIf(context.properties.capability !== 90)('bulk copies', () => {
     ['unswizzled', 64, 8, 'none'],
   ] as const)('a box %s', (_, x, y, swizzle) => {
     const boxRows = 16
-    const address = gpu.put(matrix)
+    const address = gpu.at(matrix)
     const out = gpu.zeros(boxRows * 128)
     const map = kernels.tensorMap(spec(address, boxRows, swizzle))
     kernels
       .kernel('probe_sm90.cu', 'probe_tensor_map')
       .bind(['tensorMap', 'i32', 'i32', 'i32', 'u64'], [map, x, y, boxRows, out])
       .launch([1, 1, 1], 128, boxRows * 128 + 1024)
-    const got = gpu.get(new Uint16Array(boxRows * 64), out)
+    const got = gpu.read(new Uint16Array(boxRows * 64), out)
     for (let r = 0; r < boxRows; r++) {
       for (let c = 0; c < 64; c++) {
         const inside = x + c >= 0 && x + c < COLUMNS && y + r >= 0 && y + r < ROWS
@@ -63,7 +63,7 @@ describe.skipIf(context.properties.capability !== 90)('bulk copies', () => {
       .kernel('probe_sm90.cu', 'probe_tensor_store')
       .bind(['tensorMap', 'i32', 'i32', 'i32'], [map, x, y, boxRows])
       .launch([1, 1, 1], 128, boxRows * 128 + 1024)
-    const got = gpu.get(new Uint16Array(ROWS * COLUMNS), address)
+    const got = gpu.read(new Uint16Array(ROWS * COLUMNS), address)
     for (let r = 0; r < ROWS; r++)
       for (let c = 0; c < COLUMNS; c++) {
         const inBox = c >= x && c < x + 64 && r >= y && r < y + boxRows
@@ -76,7 +76,7 @@ describe.skipIf(context.properties.capability !== 90)('bulk copies', () => {
   test('three dimensions', () => {
     const [depth, rows] = [5, 8]
     const volume = Uint16Array.from({ length: depth * rows * 64 }, (_, i) => i + 1)
-    const address = gpu.put(volume)
+    const address = gpu.at(volume)
     const map = kernels.tensorMap({
       address,
       dtype: 'bf16',
@@ -90,19 +90,19 @@ describe.skipIf(context.properties.capability !== 90)('bulk copies', () => {
       .kernel('probe_sm90.cu', 'probe_tensor_map_3d')
       .bind(['tensorMap', 'i32', 'i32', 'u64'], [map, 3, rows, out])
       .launch([1, 1, 1], 128, rows * 128 + 1024)
-    expect(gpu.get(new Uint16Array(rows * 64), out)).toEqual(volume.subarray(3 * rows * 64, 4 * rows * 64))
+    expect(gpu.read(new Uint16Array(rows * 64), out)).toEqual(volume.subarray(3 * rows * 64, 4 * rows * 64))
   })
 
   test('programmatic launches keep their order, alone and in a graph', () => {
     const out = gpu.zeros(4)
     const launch = kernels.kernel('probe_sm90.cu', 'probe_successor').bind(['u64'], [out], { programmatic: true })
     for (let i = 0; i < 1000; i++) launch.launch([132, 1, 1], 128)
-    expect(gpu.get(new Int32Array(1), out)[0]).toBe(1000)
+    expect(gpu.read(new Int32Array(1), out)[0]).toBe(1000)
     using graph = kernels.stream.capture(() => {
       for (let i = 0; i < 200; i++) launch.launch([132, 1, 1], 128)
     })
     graph.launch()
-    expect(gpu.get(new Int32Array(1), out)[0]).toBe(1200)
+    expect(gpu.read(new Int32Array(1), out)[0]).toBe(1200)
   })
 
   test('a map that the hardware cannot have is refused', () => {
