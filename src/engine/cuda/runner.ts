@@ -1,14 +1,10 @@
 // Runs the steps of a rank on a GPU. A step is queued and left: inputs brought over by one kernel, the program's kernels or
 // their captured graph, results into pinned memory, an event. Nothing waits but who reads the results, and steps whose rows
 // of logits the host must see before the draw.
-import type { ErrorFields } from '../../config/errors.js'
 import type { CudaDevice } from '../../device/cuda/device.js'
-import { CudaError } from '../../device/cuda/errors.js'
 import { attentionStep } from '../../device/cuda/ops/attention-step.js'
-import { FAULT_BYTES, type Fault, faultAddress, faultOf } from '../../device/cuda/ops/faults.js'
-import type { CudaEvent, LaunchArguments } from '../../device/cuda/types.js'
 import type { DeviceEvent } from '../../device/event.js'
-import { f32View, hostBuffer, i32View } from '../../device/memory.js'
+import { f32View } from '../../device/memory.js'
 import type { BoundOperation, RowValues } from '../../program/index.js'
 import type { StatusWriter } from '../../runtime/control.js'
 import type { Step } from '../../runtime/wait.js'
@@ -19,12 +15,12 @@ import { graphBatchFor } from '../graph-batches.js'
 import type { CudaRankDevice, RankLaunch } from '../launch.js'
 import { LogitEditor } from '../logit-edits.js'
 import type { DeviceState } from '../request.js'
-import { needsResults, type RankOutputs, type StepFlight, type StepRunner, type StepWork } from '../step-runner.js'
-import { faultPlace } from './fault-place.js'
+import { needsResults, type StepFlight, type StepRunner, type StepWork } from '../step-runner.js'
 import { DecodeGraphs } from './graphs.js'
 import { type CudaPeers, checkPeers, isExchange, meet, waitsForPeers } from './peers.js'
-import { StagedInputs } from './staging.js'
+import { makeSlot, type Slot } from './slot.js'
 import { DeviceStamps, type StampedStep } from './stamps.js'
+import { checkNow, checkStep, inStep } from './step-faults.js'
 
 const STAGE_THREADS = 256
 const PUBLISH_THREADS = 256
@@ -47,18 +43,6 @@ export interface CudaRunnerParts {
   readonly drill: DrillMaster
   /** Lets go of the kernels and their stream. */
   release(): void
-}
-
-/** What one step on its way uses, taken in turns. */
-interface Slot {
-  readonly inputs: StagedInputs
-  readonly stage: LaunchArguments
-  readonly publish: LaunchArguments
-  readonly finished: CudaEvent
-  readonly outputs: RankOutputs
-  readonly faults: Int32Array
-  /** Where the GPU's clock is copied to in traced steps. */
-  readonly stamps: { readonly host: number; readonly values: BigUint64Array }
 }
 
 /** One of the rank's programs, and how it was captured. */
@@ -110,64 +94,8 @@ export class CudaRunner implements StepRunner {
       values: f32View(device.logits),
       vocab: program.buffers.find(b => b.name === 'logits')!.columns,
     }
-    this.#slots = device.slots.map((_, i) => this.#makeSlot(i))
-  }
-
-  #makeSlot(index: number): Slot {
-    const { launch, device } = this.#parts
-    const { kernels } = this.#parts.cuda
-    const program = launch.programs[0]!
-    const { mirror, pieces, results, stamps } = device.slots[index]!
-    const buffers = launch.buffers[0]!
-    const inputs = new StagedInputs(device.slots[index]!, program, launch.limits)
-    const { idsFrom } = inputs
-    const sampled = kernels.addressOf(buffers['sampled']!)
-    const stage = kernels
-      .kernel('inputs.cu', 'stage_inputs')
-      .bind(
-        ['u64', 'u64', 'u64', 'u64', 'i32', 'i32'],
-        [
-          kernels.addressOf(device.inputs.span),
-          kernels.addressOf(mirror.span),
-          kernels.addressOf(pieces),
-          sampled,
-          idsFrom,
-          idsFrom + program.bounds.tokens,
-        ],
-      )
-    const capacity = program.bounds.logitRows
-    const publish = kernels
-      .kernel('inputs.cu', 'publish_results')
-      .bind(
-        ['u64', 'u64', 'u64', 'u64', 'i32', 'i32'],
-        [
-          kernels.addressOf(results),
-          sampled,
-          kernels.addressOf(buffers['logprob']!),
-          faultAddress(kernels),
-          0,
-          capacity,
-        ],
-      )
-    const words = i32View(results)
-    const { values, vocab } = this.#logits
-    return {
-      inputs,
-      stage,
-      publish,
-      finished: kernels.stream.record(),
-      outputs: {
-        logits: values,
-        sampled: words.subarray(0, capacity),
-        logprobs: f32View(results).subarray(capacity, 2 * capacity),
-        vocab,
-      },
-      faults: words.subarray(2 * capacity, 2 * capacity + 2),
-      stamps: {
-        host: kernels.hostAddressOf(stamps),
-        values: new BigUint64Array(hostBuffer(stamps), stamps.byteOffset, stamps.byteLength / 8),
-      },
-    }
+    const { values: rows, vocab } = this.#logits
+    this.#slots = device.slots.map(slot => makeSlot(slot, launch, device, kernels, { logits: rows, vocab }))
   }
 
   canReplay(batch: LocalBatch): boolean {
@@ -266,8 +194,7 @@ export class CudaRunner implements StepRunner {
           throw inStep(step, error)
         }
         if (peers) checkPeers(peers.rank)
-        const fault = faultOf(faults)
-        if (fault) throw badIndex(fault, { step, program, ...faultPlace(launch.programs[program]!, fault.kind) })
+        checkStep(faults, step, program, launch.programs)
         stamped?.stamps.record(stamps.values, stamped)
       },
     }
@@ -321,19 +248,9 @@ export class CudaRunner implements StepRunner {
       }
       // A rank without rows still receives those of others.
       else if (rows > 0 || isExchange(op)) kernelOf(op)(rows)
-      if (WAIT_FOR_EACH) this.#finish()
+      if (WAIT_FOR_EACH) checkNow(cuda)
       stamps?.at(before + i + 1)
     }
-  }
-
-  /** Waits for what is queued; what went wrong in it, went wrong in the operation that the status words name. */
-  #finish(): void {
-    const { context, kernels } = this.#parts.cuda
-    kernels.stream.synchronize()
-    const words = new Int32Array(FAULT_BYTES / 4)
-    context.download(words, faultAddress(kernels))
-    const fault = faultOf(words)
-    if (fault) throw badIndex(fault)
   }
 
   close(): void {
@@ -346,15 +263,6 @@ export class CudaRunner implements StepRunner {
     this.#parts.release()
   }
 }
-
-/** The same error, which was seen later than the step that it is of. */
-const inStep = (step: number, error: unknown): unknown =>
-  error instanceof CudaError && error.code === 'SY_CUDA_CALL'
-    ? new CudaError('SY_CUDA_CALL', { ...error.fields, step })
-    : error
-
-const badIndex = ({ kind, index }: Fault, place: ErrorFields = {}): CudaError =>
-  new CudaError('SY_CUDA_BAD_INDEX', { what: kind, index, ...place })
 
 function kernelOf(op: BoundOperation): (rows: number) => void {
   if (op.how === 'kernel') return op.kernel

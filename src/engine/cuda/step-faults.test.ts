@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { fixturePath, flagsFor, type GivenFlags } from '../../../test/engine/harness.js'
 import { ReferencePacker } from '../../device/cpu/index.js'
 import { planModel } from '../load-model.js'
-import { faultPlace } from './fault-place.js'
+import { checkStep, faultPlace } from './step-faults.js'
 
 const TWO: GivenFlags = {
   ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
@@ -33,6 +33,15 @@ describe.each([
     expect(program.operations[place.operation]!.kind).toBe(operation)
     expect(place.layer).toBe(layer)
     expect(program.operations.slice(0, place.operation).map(op => op.kind)).not.toContain(operation)
+  })
+
+  it('fails its step with all of that, and nothing else fails', () => {
+    expect(() => checkStep(Int32Array.of(0, 77), 5, 1, [program, program])).not.toThrow()
+    const { operation } = faultPlace(program, 'page')!
+    const fields = { what: 'page', index: 77, step: 5, program: 1, operation, layer: 0 }
+    expect(() => checkStep(Int32Array.of(4, 77), 5, 1, [program, program])).toThrow(
+      expect.objectContaining({ code: 'SY_CUDA_BAD_INDEX', message: 'page 77 lies outside its table', fields }),
+    )
   })
 
   it('is nowhere in a program that has no reader of it', () => {
