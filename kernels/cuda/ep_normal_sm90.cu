@@ -89,24 +89,22 @@ DEVICE void load_choices(const Choices &c, int t, int top_k, int &id, float &wei
 
 constexpr int AHEAD = 7;
 
-/// The row as it is, `pieces` times 16 bytes, to the members in `mask`.
-DEVICE void copy_row(const Group *g, int parity, const uint4 *from, int pieces, const Targets &to) {
+/// A row of `pieces` times 16 bytes, read once by `load`, to `target(i)` for every bit i of `mask`.
+template <class Load, class Target> DEVICE void spread_row(const uint4 *from, int pieces, u32 mask, Load load, Target target) {
   const int lane = lane_id();
   for (int begin = 0; begin < pieces; begin += 32 * AHEAD) {
     uint4 v[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) {
       const int c = begin + 32 * i + lane;
-      if (c < pieces) v[i] = from[c];
+      if (c < pieces) v[i] = load(from + c);
     }
-    for (u32 left = to.mask; left; left &= left - 1) {
-      const int d = __ffs(left) - 1;
-      const int row = __shfl_sync(0xffffffffu, to.row, d);
-      uint4 *target = reinterpret_cast<uint4 *>(at<char>(g, d, ROWS, parity) + (i64)row * g->row_stride);
+    for (u32 left = mask; left; left &= left - 1) {
+      uint4 *to = reinterpret_cast<uint4 *>(target(__ffs(left) - 1));
 #pragma unroll
       for (int i = 0; i < AHEAD; i++) {
         const int c = begin + 32 * i + lane;
-        if (c < pieces) st_peer(target + c, v[i]);
+        if (c < pieces) st_peer(to + c, v[i]);
       }
     }
   }
@@ -137,6 +135,35 @@ DEVICE void quantise_row(const Group *g, int parity, const In *from, int pieces,
     for (int b = lane; b < blocks; b += 32) target[b] = scales[b];
   }
   __syncwarp();
+}
+
+/// A warp takes token `first` and every `step`-th after it: to the members in `allowed` that have one of its experts goes its row, by
+/// `write_row`, and ids, weights and source token beside it; then `sent` is called.
+template <class WriteRow, class Sent>
+DEVICE void send_tokens(const Group *g, int parity, const Choices &choices, int tokens, int first, int step, u32 allowed, WriteRow write_row,
+                        Sent sent) {
+  const int size = (int)g->size, top_k = (int)g->top_k;
+  const int *table = mine<int>(g, TABLE, parity);
+  for (int t = first; t < tokens; t += step) {
+    const Targets to = targets_of(table, t, size, allowed);
+    if (to.mask == 0) continue;
+    int id;
+    float weight;
+    load_choices(choices, t, top_k, id, weight);
+    write_row(t, to);
+    for (u32 left = to.mask; left; left &= left - 1) {
+      const int d = __ffs(left) - 1;
+      write_meta(g, parity, d, __shfl_sync(0xffffffffu, to.row, d), id, weight, t);
+    }
+    sent(to);
+  }
+}
+
+/// The row as it is.
+DEVICE void copy_row(const Group *g, int parity, const char *from, int pieces, const Targets &to) {
+  spread_row(
+      reinterpret_cast<const uint4 *>(from), pieces, to.mask, [](const uint4 *p) { return *p; },
+      [&](int d) { return at<char>(g, d, ROWS, parity) + (i64)__shfl_sync(0xffffffffu, to.row, d) * g->row_stride; });
 }
 
 /// The end of a dispatch: all rows of this rank are at their places, then those of all others are here.
@@ -266,21 +293,10 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     ep_dispatch_copy(const Group *__restrict__ g, int parity, const char *x, i64 x_stride, int pieces, const int *ids, int ids_stride,
                      const float *weights, int weights_stride, int tokens) {
   const u32 epoch = *state(g, EPOCH + parity);
-  const int size = (int)g->size, top_k = (int)g->top_k, warps = gridDim.x * (blockDim.x >> 5);
-  const int *table = mine<int>(g, TABLE, parity);
   const Choices choices = {ids, ids_stride, weights, weights_stride};
-  for (int t = warp_id() * gridDim.x + blockIdx.x; t < tokens; t += warps) {
-    const Targets to = targets_of(table, t, size, 0xffffffffu);
-    if (to.mask == 0) continue;
-    int id;
-    float weight;
-    load_choices(choices, t, top_k, id, weight);
-    copy_row(g, parity, reinterpret_cast<const uint4 *>(x + t * x_stride), pieces, to);
-    for (u32 left = to.mask; left; left &= left - 1) {
-      const int d = __ffs(left) - 1;
-      write_meta(g, parity, d, __shfl_sync(0xffffffffu, to.row, d), id, weight, t);
-    }
-  }
+  send_tokens(
+      g, parity, choices, tokens, warp_id() * gridDim.x + blockIdx.x, gridDim.x * (blockDim.x >> 5), 0xffffffffu,
+      [&](int t, const Targets &to) { copy_row(g, parity, x + t * x_stride, pieces, to); }, [](const Targets &) {});
   tell_and_wait(g, parity, epoch);
 }
 
@@ -291,21 +307,10 @@ DEVICE void dispatch_fp8(const Group *g, int parity, const In *x, i64 x_stride, 
                          int tokens) {
   DYNAMIC_SHARED(float, scales); // [warps, blocks of 128]
   const u32 epoch = *state(g, EPOCH + parity);
-  const int size = (int)g->size, top_k = (int)g->top_k, warps = gridDim.x * (blockDim.x >> 5);
   float *own = scales + warp_id() * ((pieces + 7) >> 3);
-  const int *table = mine<int>(g, TABLE, parity);
-  for (int t = warp_id() * gridDim.x + blockIdx.x; t < tokens; t += warps) {
-    const Targets to = targets_of(table, t, size, 0xffffffffu);
-    if (to.mask == 0) continue;
-    int id;
-    float weight;
-    load_choices(choices, t, top_k, id, weight);
-    quantise_row(g, parity, x + t * x_stride, pieces, round_scales, to, own);
-    for (u32 left = to.mask; left; left &= left - 1) {
-      const int d = __ffs(left) - 1;
-      write_meta(g, parity, d, __shfl_sync(0xffffffffu, to.row, d), id, weight, t);
-    }
-  }
+  send_tokens(
+      g, parity, choices, tokens, warp_id() * gridDim.x + blockIdx.x, gridDim.x * (blockDim.x >> 5), 0xffffffffu,
+      [&](int t, const Targets &to) { quantise_row(g, parity, x + t * x_stride, pieces, round_scales, to, own); }, [](const Targets &) {});
   tell_and_wait(g, parity, epoch);
 }
 
@@ -321,91 +326,90 @@ DEVICE void dispatch_fp8(const Group *g, int parity, const In *x, i64 x_stride, 
 DISPATCH_FP8(ep_dispatch_fp8_bf16, bf16)
 DISPATCH_FP8(ep_dispatch_fp8_f32, float)
 
-/// Rows as they are, on to the experts' segments in `to` (bytes between rows to_stride, `to_rows` of them).
-extern "C" __global__ void __launch_bounds__(1024, 1)
-    ep_dispatch_expand(const Group *__restrict__ g, int parity, const char *x, i64 x_stride, int pieces, const int *ids, int ids_stride,
-                       const float *weights, int weights_stride, int tokens, int senders, char *to, i64 to_stride, int to_rows) {
+namespace {
+
+/// A row that goes on to experts: its number among received rows (-1: none), the local expert of this lane's choice, where it lies.
+struct Arrival {
+  int row, expert;
+  const char *from;
+};
+
+/// Token t of this rank, whose row stays where it is.
+DEVICE Arrival own_row(const Group *g, int parity, const char *x, i64 x_stride, const Choices &choices, int t) {
+  const int me = (int)g->member, row = mine<int>(g, TABLE, parity)[t * g->size + me];
+  if (row < 0) return {-1, -1, nullptr};
+  int id;
+  float weight;
+  load_choices(choices, t, (int)g->top_k, id, weight);
+  write_meta(g, parity, me, row, id, weight, t);
+  const int first = (int)g->first_expert[me];
+  return {row, id >= first && id < (int)g->first_expert[me + 1] ? id - first : -1, x + t * x_stride};
+}
+
+/// Row i of source s, when it has come.
+DEVICE Arrival peer_row(const Group *g, int parity, u32 epoch, int s, int i) {
+  const int *info = mine<int>(g, INFO, parity);
+  const int row = info[SOURCE_START + s] + i, lane = lane_id(), top_k = (int)g->top_k;
+  if (row >= info[SOURCE_START + s + 1]) return {-1, -1, nullptr};
+  bool here = true;
+  if (lane == 0) here = wait_flag(g, mine<u32>(g, ROW_FLAGS, parity) + row, epoch, ROW, s, parity, row);
+  if (!__shfl_sync(0xffffffffu, here, 0)) return {-1, -1, nullptr};
+  fence_sys();
+  const int id = lane < top_k ? (int)ld_volatile(mine<u32>(g, IDS, parity) + (i64)row * top_k + lane) : -1;
+  return {row, id, mine<char>(g, ROWS, parity) + (i64)row * g->row_stride};
+}
+
+/// Own tokens first, then those of peers as they come, a warp a ticket: to the segments in `to` of all their experts here.
+DEVICE void hand_on(const Group *g, int parity, const char *x, i64 x_stride, int pieces, const Choices &choices, int tokens, char *to,
+                    i64 to_stride, int to_rows) {
   const u32 epoch = *state(g, EPOCH + parity);
-  const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, lane = lane_id(), warps_here = blockDim.x >> 5;
-  const int *table = mine<int>(g, TABLE, parity);
-  const Choices choices = {ids, ids_stride, weights, weights_stride};
-  if ((int)blockIdx.x < senders) {
-    for (int t = warp_id() * senders + blockIdx.x; t < tokens; t += senders * warps_here) {
-      const Targets targets = targets_of(table, t, size, ~(1u << me));
-      if (targets.mask == 0) continue;
-      int id;
-      float weight;
-      load_choices(choices, t, top_k, id, weight);
-      copy_row(g, parity, reinterpret_cast<const uint4 *>(x + t * x_stride), pieces, targets);
-      for (u32 left = targets.mask; left; left &= left - 1) {
-        const int d = __ffs(left) - 1;
-        write_meta(g, parity, d, __shfl_sync(0xffffffffu, targets.row, d), id, weight, t);
-      }
-      __syncwarp();
-      fence_sys();
-      if (targets.mask >> lane & 1) st_release_sys(at<u32>(g, lane, ROW_FLAGS, parity) + targets.row, epoch);
-    }
-  }
+  const int size = (int)g->size, me = (int)g->member, top_k = (int)g->top_k, peers = size - 1, lane = lane_id();
   int *info = mine<int>(g, INFO, parity);
-  int *cursor = info + EXPERTS + 2 * local_experts(g);
   int most = 0;
   for (int s = 0; s < size; s++)
     if (s != me) most = max2(most, info[SOURCE_START + s + 1] - info[SOURCE_START + s]);
-  const int work = info[OVERFLOW] ? 0 : tokens + most * (size - 1);
-  const int *own_ids = mine<int>(g, IDS, parity);
-  int *places = mine<int>(g, PLACES, parity);
+  const int work = info[OVERFLOW] ? 0 : tokens + most * peers;
   while (true) {
     int ticket = 0;
     if (lane == 0) ticket = (int)atomicAdd(state(g, TICKET), 1u);
     ticket = __shfl_sync(0xffffffffu, ticket, 0);
     if (ticket >= work) break;
-    int row, id = -1;
-    const char *from;
-    if (ticket < tokens) {
-      row = table[(i64)ticket * size + me];
-      if (row < 0) continue;
-      float weight;
-      load_choices(choices, ticket, top_k, id, weight);
-      write_meta(g, parity, me, row, id, weight, ticket);
-      id = id >= (int)g->first_expert[me] && id < (int)g->first_expert[me + 1] ? id - (int)g->first_expert[me] : -1;
-      from = x + ticket * x_stride;
-    } else {
-      const int i = (ticket - tokens) / (size - 1), s = (me + 1 + (ticket - tokens) % (size - 1)) % size;
-      row = info[SOURCE_START + s] + i;
-      if (row >= info[SOURCE_START + s + 1]) continue;
-      bool here = true;
-      if (lane == 0) here = wait_flag(g, mine<u32>(g, ROW_FLAGS, parity) + row, epoch, ROW, s, parity, row);
-      if (!__shfl_sync(0xffffffffu, here, 0)) continue;
-      fence_sys();
-      if (lane < top_k) id = (int)ld_volatile(reinterpret_cast<const u32 *>(own_ids) + (i64)row * top_k + lane);
-      from = mine<char>(g, ROWS, parity) + (i64)row * g->row_stride;
-    }
+    const int later = ticket - tokens;
+    const Arrival a = later < 0 ? own_row(g, parity, x, x_stride, choices, ticket)
+                                : peer_row(g, parity, epoch, (me + 1 + later % peers) % size, later / peers);
+    if (a.row < 0) continue;
     int place = -1;
-    if (id >= 0) {
-      place = atomicAdd(&cursor[id], 1);
+    if (a.expert >= 0) {
+      place = atomicAdd(&info[EXPERTS + 2 * local_experts(g) + a.expert], 1);
       if (place >= to_rows) place = -1;
     }
-    if (lane < top_k) places[(i64)row * top_k + lane] = place;
-    const u32 wanted = __ballot_sync(0xffffffffu, place >= 0);
-    const uint4 *pieces_from = reinterpret_cast<const uint4 *>(from);
-    for (int begin = 0; begin < pieces; begin += 32 * AHEAD) {
-      uint4 v[AHEAD];
-#pragma unroll
-      for (int i = 0; i < AHEAD; i++) {
-        const int c = begin + 32 * i + lane;
-        if (c < pieces) v[i] = ld_peer(pieces_from + c);
-      }
-      for (u32 left = wanted; left; left &= left - 1) {
-        const int k = __ffs(left) - 1;
-        uint4 *target = reinterpret_cast<uint4 *>(to + (i64)__shfl_sync(0xffffffffu, place, k) * to_stride);
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-          const int c = begin + 32 * i + lane;
-          if (c < pieces) st_peer(target + c, v[i]);
-        }
-      }
-    }
+    if (lane < top_k) mine<int>(g, PLACES, parity)[(i64)a.row * top_k + lane] = place;
+    spread_row(
+        reinterpret_cast<const uint4 *>(a.from), pieces, __ballot_sync(0xffffffffu, place >= 0), [](const uint4 *p) { return ld_peer(p); },
+        [&](int k) { return to + (i64)__shfl_sync(0xffffffffu, place, k) * to_stride; });
   }
+}
+
+} // namespace
+
+/// Rows as they are, on to the experts' segments in `to` (bytes between rows to_stride, `to_rows` of them).
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    ep_dispatch_expand(const Group *__restrict__ g, int parity, const char *x, i64 x_stride, int pieces, const int *ids, int ids_stride,
+                       const float *weights, int weights_stride, int tokens, int senders, char *to, i64 to_stride, int to_rows) {
+  const Choices choices = {ids, ids_stride, weights, weights_stride};
+  if ((int)blockIdx.x < senders) {
+    const u32 epoch = *state(g, EPOCH + parity);
+    send_tokens(
+        g, parity, choices, tokens, warp_id() * senders + blockIdx.x, senders * (blockDim.x >> 5), ~(1u << g->member),
+        [&](int t, const Targets &to) { copy_row(g, parity, x + t * x_stride, pieces, to); },
+        [&](const Targets &to) {
+          const int d = lane_id();
+          __syncwarp();
+          fence_sys();
+          if (to.mask >> d & 1) st_release_sys(at<u32>(g, d, ROW_FLAGS, parity) + to.row, epoch);
+        });
+  }
+  hand_on(g, parity, x, x_stride, pieces, choices, tokens, to, to_stride, to_rows);
   // Every row that travels was waited for, so nothing is left to tell.
   if (came_last(g, COUNTER) && threadIdx.x == 0) *state(g, TICKET) = 0;
 }
@@ -414,31 +418,38 @@ namespace {
 
 constexpr int COLUMNS = 4; // 16-byte pieces of a row that a lane sums at a time
 
-/// Σ of `mask`'s choices, ascending, of their weights times rows of y, for COLUMNS pieces; two rows are on their way at a time.
+/// Adds COLUMNS pieces of row a, then of row b (null: none), weighted; both are on their way at a time.
+template <class Y, class Load>
+DEVICE void add_two(float (&sum)[COLUMNS][Vec<Y>::N], const char *a, float weight_a, const char *b, float weight_b, int begin, int pieces,
+                    Load load) {
+  const int lane = lane_id();
+  uint4 va[COLUMNS], vb[COLUMNS];
+#pragma unroll
+  for (int i = 0; i < COLUMNS; i++) {
+    const int c = begin + 32 * i + lane;
+    if (c < pieces) va[i] = load(a + 16 * c);
+    if (c < pieces && b) vb[i] = load(b + 16 * c);
+  }
+#pragma unroll
+  for (int i = 0; i < COLUMNS; i++) {
+    const int c = begin + 32 * i + lane;
+    if (c < pieces) add_weighted(sum[i], va[i], weight_a, (const Y *)nullptr);
+    if (c < pieces && b) add_weighted(sum[i], vb[i], weight_b, (const Y *)nullptr);
+  }
+}
+
+/// Σ of `mask`'s choices, ascending, of their weights times rows of y, for COLUMNS pieces.
 template <class Y>
 DEVICE void sum_experts(float (&sum)[COLUMNS][Vec<Y>::N], const Y *y, i64 y_stride, int place, float weight, u32 mask, int begin, int pieces) {
-  const int lane = lane_id();
+  auto row = [&](int k) { return reinterpret_cast<const char *>(y + (i64)__shfl_sync(0xffffffffu, place, k) * y_stride); };
   for (u32 left = mask; left;) {
     const int a = __ffs(left) - 1;
     left &= left - 1;
     const int b = left ? __ffs(left) - 1 : -1;
     left &= left - 1;
-    const char *from_a = reinterpret_cast<const char *>(y + (i64)__shfl_sync(0xffffffffu, place, a) * y_stride);
-    const char *from_b = reinterpret_cast<const char *>(y + (i64)__shfl_sync(0xffffffffu, place, b < 0 ? a : b) * y_stride);
-    const float weight_a = __shfl_sync(0xffffffffu, weight, a), weight_b = __shfl_sync(0xffffffffu, weight, b < 0 ? a : b);
-    uint4 va[COLUMNS], vb[COLUMNS];
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-      const int c = begin + 32 * i + lane;
-      if (c < pieces) va[i] = ld_stream16(from_a + 16 * c);
-      if (c < pieces && b >= 0) vb[i] = ld_stream16(from_b + 16 * c);
-    }
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) {
-      const int c = begin + 32 * i + lane;
-      if (c < pieces) add_weighted(sum[i], va[i], weight_a, (const Y *)nullptr);
-      if (c < pieces && b >= 0) add_weighted(sum[i], vb[i], weight_b, (const Y *)nullptr);
-    }
+    const char *from_a = row(a), *from_b = b < 0 ? nullptr : row(b);
+    add_two<Y>(sum, from_a, __shfl_sync(0xffffffffu, weight, a), from_b, __shfl_sync(0xffffffffu, weight, b < 0 ? a : b), begin, pieces,
+               [](const char *p) { return ld_stream16(p); });
   }
 }
 
@@ -509,20 +520,8 @@ DEVICE void combine(const Group *g, int parity, Out *out, i64 out_stride, int wi
         if (LOCAL && b == me) b = -1;
         if (b >= 0) left &= left - 1;
         const char *from_a = (const char *)__shfl_sync(0xffffffffu, (u64)rows, a);
-        const char *from_b = (const char *)__shfl_sync(0xffffffffu, (u64)rows, b < 0 ? a : b);
-        uint4 va[COLUMNS], vb[COLUMNS];
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-          const int c = begin + 32 * i + lane;
-          if (c < pieces) va[i] = ld_peer(from_a + 16 * c);
-          if (c < pieces && b >= 0) vb[i] = ld_peer(from_b + 16 * c);
-        }
-#pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-          const int c = begin + 32 * i + lane;
-          if (c < pieces) add_weighted(sum[i], va[i], 1.0f, (const P *)nullptr);
-          if (c < pieces && b >= 0) add_weighted(sum[i], vb[i], 1.0f, (const P *)nullptr);
-        }
+        const char *from_b = b < 0 ? nullptr : (const char *)__shfl_sync(0xffffffffu, (u64)rows, b);
+        add_two<P>(sum, from_a, 1.0f, from_b, 1.0f, begin, pieces, [](const char *p) { return ld_peer(p); });
       }
 #pragma unroll
       for (int j = 0; j < COLUMNS; j++) {
