@@ -96,11 +96,6 @@ DEVICE uint4 ld_stream16(const void *p) {
   return v;
 }
 
-/// True when rows that begin at p and lie `stride` elements apart are 16-byte aligned.
-template <class T> DEVICE bool aligned16(const T *p, i64 stride) {
-  return ((u64)p & 15) == 0 && ((u64)(stride * (i64)sizeof(T)) & 15) == 0;
-}
-
 // ---------------------------------------------------------------------------------------------- warps and blocks
 
 DEVICE int lane_id() { return threadIdx.x & 31; }
@@ -121,27 +116,6 @@ template <int WIDTH = 32> DEVICE float warp_max(float x) {
 #pragma unroll
   for (int d = WIDTH / 2; d > 0; d >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
   return x;
-}
-
-/// Sum over a block of THREADS (a multiple of 32, at most 1024); every thread gets it. `slots` is shared, 32 floats.
-/// Adds in a fixed order. Begins with a barrier, so `slots` may be used again at once.
-template <int THREADS> DEVICE float block_sum(float x, float *slots) {
-  constexpr int WARPS = THREADS / 32;
-  x = warp_sum(x);
-  if (WARPS == 1) return x;
-  __syncthreads();
-  if (lane_id() == 0) slots[warp_id()] = x;
-  __syncthreads();
-  return warp_sum(lane_id() < WARPS ? slots[lane_id()] : 0.0f);
-}
-template <int THREADS> DEVICE float block_max(float x, float *slots) {
-  constexpr int WARPS = THREADS / 32;
-  x = warp_max(x);
-  if (WARPS == 1) return x;
-  __syncthreads();
-  if (lane_id() == 0) slots[warp_id()] = x;
-  __syncthreads();
-  return warp_max(lane_id() < WARPS ? slots[lane_id()] : NEG_INF);
 }
 
 // ---------------------------------------------------------------------------------------------- shared memory, cp.async
@@ -277,12 +251,6 @@ DEVICE void tma_load_5d(u32 to, const TensorMap *map, int x, int y, int z, int v
 }
 DEVICE void tma_store_2d(const TensorMap *map, int x, int y, u32 from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y), "r"(from)
-               : "memory");
-}
-/// `bytes` contiguous bytes, a multiple of 16, both addresses 16-byte aligned.
-DEVICE void bulk_load(u32 to, const void *from, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-               "r"(bytes), "r"(barrier)
                : "memory");
 }
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
