@@ -7,7 +7,7 @@ const KINDS = ['attention', 'dispatch_send', 'attention'] as const
 const phases = ['forming', 'voting', 'forward', 'committing']
 
 /** A step of 100 ms: 2 ms of forming, 1 of voting and 3 of waiting for a vote; operations of `lengths` ms from its beginning on. */
-function step(number: number, own: number, all: number, lengths: readonly number[]): StepEvent {
+function step(number: number, own: number, lengths: readonly number[]): StepEvent {
   const start = 100 * number
   let at = start
   const operations = lengths.map((ms, operation) => {
@@ -16,7 +16,7 @@ function step(number: number, own: number, all: number, lengths: readonly number
   })
   return {
     ...{ step: number, program: 0, start, end: start + 100, operations },
-    rows: { tokens: own, padded: own, gathered: all, slice: own, received: 0, logitRows: own, gatheredLogits: all },
+    rows: { tokens: own, padded: own, gathered: 99, slice: own, received: 0, logitRows: own, gatheredLogits: 99 },
     phases: [
       { phase: 0, start, end: start + 2 },
       { phase: 1, start: start + 2, end: start + 6 },
@@ -42,14 +42,14 @@ const trace = (...ranks: TracedRank[]): Trace => ({ ranks, phases })
 describe('a traced decode step', () => {
   it('counts where the streams of all ranks together are the batch, however they are spread', () => {
     const rows = [
-      [300, 300],
-      [15, 31],
-      [16, 32],
-      [16, 32],
-      [16, 32],
+      [300, 2],
+      [15, 16],
+      [15, 17],
+      [16, 16],
+      [17, 15],
     ] as const
-    const steps = rows.map(([own, all], n) => step(n, own, all, [10, 20, 30]))
-    const found = tracedSteps(trace(rank(0, steps), rank(1, steps)), 32, 1)!
+    const steps = (i: 0 | 1) => rows.map((own, n) => step(n, own[i], [10, 20, 30]))
+    const found = tracedSteps(trace(rank(0, steps(0)), rank(1, steps(1))), 32, 1)!
     expect(found.kinds).toEqual([
       { kind: 'attention', calls: 2, us: 40_000 },
       { kind: 'dispatch_send', calls: 1, us: 20_000 },
@@ -60,8 +60,8 @@ describe('a traced decode step', () => {
   })
 
   it('is that of the rank with most work of its own, not of the one that waits longest in a kernel', () => {
-    const waiting = [0, 1, 2].map(n => step(n, 0, 1, [1, 90, 1]))
-    const busy = [0, 1, 2].map(n => step(n, 1, 1, [20, 10, 20]))
+    const waiting = [0, 1, 2].map(n => step(n, 0, [1, 90, 1]))
+    const busy = [0, 1, 2].map(n => step(n, 1, [20, 10, 20]))
     for (const ranks of [
       [rank(0, waiting), rank(1, busy)],
       [rank(0, busy), rank(1, waiting)],
@@ -73,8 +73,8 @@ describe('a traced decode step', () => {
   })
 
   it('is not there when the streams never ran together', () => {
-    expect(tracedSteps(trace(rank(0, [step(0, 3, 3, [1, 1, 1])])), 4, 0)).toBeNull()
-    expect(tracedSteps(trace(rank(0, [step(0, 4, 4, [])])), 4, 0)).toBeNull()
-    expect(tracedSteps(trace(rank(0, [step(0, 4, 4, [1])])), 4, 1)).toBeNull()
+    expect(tracedSteps(trace(rank(0, [step(0, 3, [1, 1, 1])])), 4, 0)).toBeNull()
+    expect(tracedSteps(trace(rank(0, [step(0, 4, [])])), 4, 0)).toBeNull()
+    expect(tracedSteps(trace(rank(0, [step(0, 4, [1])])), 4, 1)).toBeNull()
   })
 })

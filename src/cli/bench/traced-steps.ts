@@ -1,5 +1,5 @@
 // Where a step's time goes, from a trace of several ranks: figures are those of the busiest rank, since ranks wait for each other
-// inside kernels and a mean over them would count waiting as work. Pure.
+// inside kernels and a mean over them would count waiting as work. Each rank has streams of its own, as on GPUs. Pure.
 import { operationOf, type StepEvent, summarize, type Trace, type TracedRank } from '../../trace/index.js'
 
 export interface TracedSteps {
@@ -26,8 +26,12 @@ const EXCHANGE = new Set(['dispatch_send', 'dispatch_receive', 'combine_send', '
  * @returns null when no such step was recorded
  */
 export function tracedSteps(trace: Trace, rows: number, skipped: number): TracedSteps | null {
+  const rowsOf = new Map<number, number>()
+  for (const { events } of trace.ranks)
+    for (const { step, rows: own } of events.steps) rowsOf.set(step, (rowsOf.get(step) ?? 0) + (own?.tokens ?? 0))
   const counted = trace.ranks.map((rank): TracedRank => {
-    const steps = rank.events.steps.filter(s => s.rows?.gathered === rows && s.operations.length > 0).slice(skipped)
+    const running = rank.events.steps.filter(s => rowsOf.get(s.step) === rows && s.operations.length > 0)
+    const steps = running.slice(skipped)
     return { ...rank, events: { ...rank.events, steps } }
   })
   let [busiest, most]: [TracedRank | null, number] = [null, 0]
