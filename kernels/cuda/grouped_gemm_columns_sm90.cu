@@ -1,5 +1,5 @@
 // Grouped GEMM where weights are the rows of the tensor cores' product and tokens its columns: out[r, :] = x[r, :] · W[g]ᵀ in bf16 with f32
-// sums. A tile is up to 320 rows of x of one group g, so that a block that has 128 rows of W reads them once for all of them.
+// sums. A tile is up to 288 rows of x of one group g, so that a block that has 128 rows of W reads them once for all of them.
 //
 // Shapes: x [rows, K], W [groups, N, K], out [rows, N], all with K or N contiguous. `tiles`: i32x4 {group, first row, rows, 0}; a group
 // below 0 skips the tile. How many tiles there are is read from `tile_count` when the kernel runs, so grids never depend on the
@@ -8,10 +8,10 @@
 // `_gated`: W is [groups, 2·N, K], gate rows first; out = silu(gate) · up. The 128 rows of W are then 64 of each in turns of 8, so that a
 // thread holds both sides of every product.
 //
-// Algorithm: persistent blocks of three warpgroups. One thread of the first feeds a ring of 4 stages (W 128×64, x up to 320×64, 56 KiB,
+// Algorithm: persistent blocks of three warpgroups. One thread of the first feeds a ring of 4 stages (W 128×64, x up to 288×64, 52 KiB,
 // 128-byte swizzle) with bulk tensor copies; the other two multiply 64 rows of W each with all rows of the tile, by wgmma as wide as
-// the tile is, in 16s (above 160 rows), and keep one batch in flight. Results are transposed into the last two stages of the tile and leave
-// as bulk copies while the next tile, two steps of which have come already, is multiplied.
+// the tile is, in 16s (above 160 rows), and keep one batch in flight. Results are transposed into shared memory beside the ring or, larger
+// ones, into the tile's last stage, and leave as bulk copies while the next tile is multiplied.
 // Order of tiles: `chunk` tiles by all columns of W, tiles fastest: a group of several tiles has them beside each other.
 // Why: with tiles of 128 rows (grouped_gemm_sm90.cu) a group of 256 ± 16 rows fills two and often a sliver of a third, and every one
 // reads W again: from L2 while blocks stay in step, which tiles of different lengths do not.
@@ -23,9 +23,11 @@
 
 namespace {
 
-constexpr int W_ROWS = 128, MOST_ROWS = 320, BOX_ROWS = 32, STEP = 64, STAGES = 4;
+constexpr int W_ROWS = 128, MOST_ROWS = 288, BOX_ROWS = 32, STEP = 64, STAGES = 4;
 constexpr u32 W_BYTES = W_ROWS * STEP * 2, BOX_BYTES = BOX_ROWS * STEP * 2, STAGE_BYTES = W_BYTES + MOST_ROWS * STEP * 2;
 constexpr int CONSUMER_WARPS = 8;
+/// Shared memory beside the ring, for results.
+constexpr u32 APART_BYTES = 16384;
 
 struct Tile {
   int group, first, rows, column;
@@ -54,7 +56,7 @@ struct Walk {
 };
 
 struct Ring {
-  u32 base, full, empty;
+  u32 base, apart, full, empty;
   int stage;
   u32 phase;
 
@@ -83,15 +85,35 @@ struct Out {
   int n;
 };
 
-/// A warpgroup's results in shared memory: a row a token, 64 (gated: 32) columns each, 16-byte pieces swizzled as bulk copies have it.
-template <bool GATED> struct Staged {
-  static constexpr int COLUMNS = GATED ? 32 : 64, PITCH = COLUMNS * 2;
-  u32 at;
+/// Where the results of a tile of T rows lie in shared memory until they have left: a row a token, 64 (gated: 32) columns of each of the two
+/// warpgroups. What fits beside the ring lies there, so that the ring runs on; else in the tile's last stage (and what is left of the second
+/// warpgroup's rows beside the ring), or in the last two.
+template <int T, bool GATED> struct Place {
+  static constexpr int COLUMNS = GATED ? 32 : 64, PITCH = COLUMNS * 2, STAGE_ROWS = STAGE_BYTES / PITCH;
+  /// Rows of the second warpgroup that follow the first's in one stage, in whole boxes.
+  static constexpr int TOGETHER = STAGE_ROWS >= 2 * T ? T : (STAGE_ROWS - T) / 32 * 32;
+  static constexpr int HELD = 2 * T * PITCH <= (int)APART_BYTES ? 0 : (T - TOGETHER) * PITCH <= (int)APART_BYTES ? 1 : 2;
+};
 
-  DEVICE u32 piece(int row, int p) const { return at + row * PITCH + ((p ^ (GATED ? row >> 1 & 3 : row & 7)) << 4); }
+/// A warpgroup's results there, 16-byte pieces swizzled as bulk copies have it. Rows from `split` on lie elsewhere.
+template <int T, bool GATED> struct Staged {
+  using P = Place<T, GATED>;
+  static constexpr int COLUMNS = P::COLUMNS, PITCH = P::PITCH;
+  u32 first, rest;
+  int split;
+
+  DEVICE Staged(const Ring &ring, int warpgroup) {
+    const u32 begin = P::HELD == 0 ? ring.apart : ring.before(P::HELD == 2 && warpgroup == 1 ? 2 : 1);
+    first = begin + (P::HELD < 2 ? warpgroup * T * PITCH : 0);
+    split = P::HELD == 1 && warpgroup == 1 ? P::TOGETHER : T;
+    rest = ring.apart;
+  }
+
+  DEVICE u32 at(int row) const { return row < split ? first + row * PITCH : rest + (row - split) * PITCH; }
+  DEVICE u32 piece(int row, int p) const { return at(row) + ((p ^ (GATED ? row >> 1 & 3 : row & 7)) << 4); }
 
   /// acc[64 × T]: of 8 columns and 8 tokens a lane holds the column lane / 4 and two tokens.
-  template <int T> DEVICE void put(const float (&acc)[T / 2]) const {
+  DEVICE void put(const float (&acc)[T / 2]) const {
     const int lane = lane_id(), warp = threadIdx.x >> 5 & 3, m = lane >> 3;
     constexpr int TOKENS = GATED ? 32 : 16;
 #pragma unroll
@@ -112,8 +134,8 @@ template <bool GATED> struct Staged {
   /// One thread: all whole eights of rows, as one group of bulk copies.
   DEVICE void send(const Out &out, const Tile &tile, int column) const {
     int row = 0;
-    for (; row + 32 <= tile.rows; row += 32) tma_store_2d(out.boxes32, column, tile.first + row, at + row * PITCH);
-    for (; row + 8 <= tile.rows; row += 8) tma_store_2d(out.boxes8, column, tile.first + row, at + row * PITCH);
+    for (; row + 32 <= tile.rows; row += 32) tma_store_2d(out.boxes32, column, tile.first + row, at(row));
+    for (; row + 8 <= tile.rows; row += 8) tma_store_2d(out.boxes8, column, tile.first + row, at(row));
     bulk_commit();
   }
   /// A warp: the rows that are left, since a box would reach into the next tile.
@@ -131,7 +153,7 @@ template <bool GATED> struct Staged {
 template <int T, bool GATED>
 DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, const Tile &tile, Tile &following, const Out &out, u32 &sending) {
   // One instruction has at most 256 columns.
-  constexpr int FIRST = T <= 256 ? T : (T / 2 + 15) / 16 * 16;
+  constexpr int FIRST = T <= 256 ? T : (T / 2 + 15) / 16 * 16, HELD = Place<T, GATED>::HELD;
   const bool leads = (threadIdx.x & 127) == 0;
   float acc[T / 2];
   // Said, so that the registers of one width are free for the others.
@@ -153,9 +175,9 @@ DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, cons
       if (leads && sending) bulk_wait_read<0>(), mbarrier_arrive(sending);
       sending = 0;
     } else {
-      // The batch before this one has ended: its stage is free, but for the last two, in which results are laid out.
+      // The batch before this one has ended: its stage is free, but for those in which results will lie.
       wgmma_wait<1>();
-      if (step < steps - 1) ring.give_back(1);
+      if (HELD < 2 || step < steps - 1) ring.give_back(1);
     }
     ring.next();
   }
@@ -164,19 +186,24 @@ DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, cons
 #pragma unroll
   for (int i = 0; i < T / 2; i++) wgmma_keep(acc[i]);
 
-  // Both warpgroups have read the last two stages: each has one of them for its results.
+  const int column = tile.column + warpgroup * Place<T, GATED>::COLUMNS, warp = threadIdx.x >> 5 & 3;
+  const Staged<T, GATED> staged(ring, warpgroup);
+  if (HELD == 0) ring.give_back(1);
+  // Both warpgroups have read the stages that are held, and what the tile before left beside the ring has gone.
+  if (leads) bulk_wait_read<0>();
   sync_threads(1, 256);
-  ring.give_back(warpgroup == 0 ? 2 : 1);
-  const int mine = warpgroup == 0 ? 1 : 2, column = tile.column + warpgroup * Staged<GATED>::COLUMNS;
-  const Staged<GATED> staged{ring.before(mine)};
-  staged.template put<T>(acc);
+  // With two stages, each warpgroup has one for its results.
+  if (HELD == 2) ring.give_back(warpgroup == 0 ? 2 : 1);
+  staged.put(acc);
   fence_async_shared();
   sync_threads(2 + warpgroup, 128);
-  const int warp = threadIdx.x >> 5 & 3;
   if (warp == 1) staged.store_rest(out, tile, column);
-  if (warp != 0) ring.give_back(mine);
-  else if (leads) staged.send(out, tile, column);
-  sending = ring.empty_before(mine);
+  if (leads) staged.send(out, tile, column);
+  if (HELD > 0) {
+    const int mine = HELD == 2 && warpgroup == 1 ? 2 : 1;
+    if (warp != 0) ring.give_back(mine);
+    sending = ring.empty_before(mine);
+  }
   return more;
 }
 
@@ -185,8 +212,8 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const O
                          int chunk) {
   DYNAMIC_SHARED(u8, raw);
   // Swizzled boxes lie at multiples of 1024 bytes.
-  const u32 base = (shared_address(raw) + 1023u) & ~1023u, full = base + STAGES * STAGE_BYTES;
-  Ring ring{base, full, full + STAGES * 8, 0, 0};
+  const u32 base = (shared_address(raw) + 1023u) & ~1023u, apart = base + STAGES * STAGE_BYTES, full = apart + APART_BYTES;
+  Ring ring{base, apart, full, full + STAGES * 8, 0, 0};
 
   if (threadIdx.x == 0) {
     tma_prefetch_map(x_map);
@@ -244,8 +271,6 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const O
       UP_TO(240)
       UP_TO(256)
       UP_TO(272)
-      UP_TO(288)
-      UP_TO(304)
       more = multiply_tile<MOST_ROWS, GATED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending);
 #undef UP_TO
       tile = following;

@@ -13,7 +13,7 @@ export const TILE_BYTES = 16
 export type GroupedVariant = 'columns' | 'sm90' | 'mma'
 
 /** Rows of a tile, at most. */
-const MOST_ROWS = { columns: 320, sm90: 128, mma: 128 } as const
+const MOST_ROWS = { columns: 288, sm90: 128, mma: 128 } as const
 /** Columns of `out` that a block makes. */
 const WIDTH = {
   columns: { plain: 128, gated: 64 },
@@ -22,7 +22,7 @@ const WIDTH = {
 } as const
 const THREADS = { columns: 384, sm90: 384, mma: 256 } as const
 /** 4 stages, room to align them to 1 KiB, barriers. */
-const SHARED_BYTES = { columns: 4 * (56 << 10) + 1024 + 64, sm90: 4 * (48 << 10) + 1024 + 64 } as const
+const SHARED_BYTES = { columns: 4 * (52 << 10) + (16 << 10) + 1024 + 64, sm90: 4 * (48 << 10) + 1024 + 64 } as const
 /** Row tiles that one strip of the walk over tiles holds: with the column tiles beside them about a wave of 132 blocks. */
 const STRIP = { columns: 4, sm90: 8 } as const
 
