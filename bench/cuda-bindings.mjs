@@ -7,6 +7,7 @@ import { CudaContext } from '../dist/device/cuda/context.js'
 import { PinnedLender } from '../dist/device/cuda/host-memory.js'
 import { StreamKernels } from '../dist/device/cuda/kernels.js'
 import { medianOf, timeOnDevice } from '../dist/device/cuda/measure.js'
+import { StreamUploads } from '../dist/device/cuda/staged-upload.js'
 
 const { values: options } = parseArgs({ options: { json: { type: 'boolean', default: false } } })
 const context = new CudaContext(0)
@@ -120,6 +121,22 @@ const bandwidth = (what, queue, factor = 1) => {
 }
 bandwidth('pinned memory up', () => stream.upload(device, hostAddress, 256 << 20))
 bandwidth('pinned memory down', () => stream.download(hostAddress, device, 256 << 20))
+/** As weights go up: from memory that is not pinned, by the host's clock. */
+const weights = new Uint8Array(256 << 20).fill(7)
+const uploads = new StreamUploads(context, stream)
+const hostRate = (what, upload) => {
+  upload()
+  const times = Array.from({ length: 5 }, () => {
+    const started = performance.now()
+    upload()
+    stream.synchronize()
+    return performance.now() - started
+  })
+  add(what, weights.length / medianOf(times.sort((a, b) => a - b)) / 1e6, 'GB/s')
+}
+hostRate('memory that is not pinned up, by the driver', () => context.upload(device, weights))
+hostRate('memory that is not pinned up, through two pinned buffers', () => uploads.upload(device, weights))
+uploads.release()
 bandwidth('copy on the device, bytes read and written', () => stream.copy(other, device, 256 << 20), 2)
 
 const product = kernels.blas.bind({
