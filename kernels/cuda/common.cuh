@@ -227,9 +227,6 @@ DEVICE uint4 ld_shared16(u32 address) {
 /// `threads` threads of the block meet at a barrier of their own; number 0 is __syncthreads'.
 DEVICE void sync_threads(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 
-/// Arrives at a barrier, once, when this thread's cp_async copies until here have come; counted when the barrier is made.
-DEVICE void cp_async_arrive(u32 barrier) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory"); }
-
 /// Writes of this thread to shared memory become visible to the copy engine and to wgmma.
 DEVICE void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -4,8 +4,7 @@
 //    piece of 1,024 slots; before[piece][e] = place of the piece's first in expert e. slot = row · top_k + choice.
 // 2. expert_tiles: one block. Row offsets of experts, tiles {expert, first row, rows, 0} of at most `most` rows (row_tiles.cuh), their number.
 //    Leaves the counters zero, so that the next launch finds them so.
-// 3. expert_place: place[slot], and the token at each place, for products that look rows up; or
-//    expert_gather: place[slot], and copies of each token's row to its places. A warp a token.
+// 3. expert_gather: place[slot], and copies of each token's row to its places. A warp a token.
 // 4. (grouped products)
 // 5. expert_combine: out[r] = Σ over choices, ascending, of weights[r, c] · y[place].
 // Counters are added to in the order in which blocks arrive: rows inside an expert lie in any order, which no bit of a sum depends on.
@@ -65,22 +64,6 @@ extern "C" __global__ void __launch_bounds__(1024) expert_tiles(int *counts, int
   if (threadIdx.x == blockDim.x - 1) *tile_count = tile;
 }
 
-/// Where a slot's row goes; -1: nowhere.
-DEVICE int place_of(int e, int slot, int experts, const int *offsets, const int *before, const u16 *within) {
-  return e >= 0 && e < experts ? offsets[e] + before[(i64)(slot / PIECE) * experts + e] + within[slot] : -1;
-}
-
-extern "C" __global__ void __launch_bounds__(256) expert_place(const int *ids, int ids_stride, int top_k, int slots, int experts, const int *offsets,
-                                                               const int *before, const u16 *within, int *place, int *source) {
-  allow_dependents();
-  wait_for_predecessors();
-  const int slot = blockIdx.x * blockDim.x + threadIdx.x;
-  if (slot >= slots) return;
-  const int row = slot / top_k, at = place_of(ids[(i64)row * ids_stride + slot % top_k], slot, experts, offsets, before, within);
-  place[slot] = at;
-  if (at >= 0) source[at] = row;
-}
-
 extern "C" __global__ void __launch_bounds__(256)
     expert_gather(const bf16 *x, i64 x_stride, int width, const int *ids, int ids_stride, int top_k, int rows, int experts, const int *offsets,
                   const int *before, const u16 *within, int *place, bf16 *to) {
@@ -90,8 +73,9 @@ extern "C" __global__ void __launch_bounds__(256)
   if (row >= rows) return;
   int mine = -1;
   if (lane < top_k) {
-    const int slot = row * top_k + lane;
-    place[slot] = mine = place_of(ids[(i64)row * ids_stride + lane], slot, experts, offsets, before, within);
+    const int e = ids[(i64)row * ids_stride + lane], slot = row * top_k + lane;
+    if (e >= 0 && e < experts) mine = offsets[e] + before[(i64)(slot / PIECE) * experts + e] + within[slot];
+    place[slot] = mine;
   }
   const uint4 *from = reinterpret_cast<const uint4 *>(x + row * x_stride);
   constexpr int AHEAD = 8;

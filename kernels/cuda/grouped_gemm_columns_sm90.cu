@@ -8,8 +8,6 @@
 // `_gated`: W is [groups, 2·N, K], gate rows first; out = silu(gate) · up. The 128 rows of W are then 64 of each in turns of 8, so that a
 // thread holds both sides of every product.
 //
-// `_gathered`: row i of the tiles is row `source[i]` of x.
-//
 // Algorithm: persistent blocks of three warpgroups. One thread of the first feeds a ring of 4 stages (W 128×64, x up to 288×64, 52 KiB,
 // 128-byte swizzle) with bulk tensor copies; the other two multiply 64 rows of W each with all rows of the tile, by wgmma as wide as
 // the tile is, in 16s (above 160 rows), and keep one batch in flight. Results are transposed into shared memory beside the ring or, larger
@@ -30,14 +28,6 @@ constexpr u32 W_BYTES = W_ROWS * STEP * 2, BOX_BYTES = BOX_ROWS * STEP * 2, STAG
 constexpr int CONSUMER_WARPS = 8;
 /// Shared memory beside the ring, for results.
 constexpr u32 APART_BYTES = 16384;
-
-/// Rows of x: boxes of 32 by a tensor map, or one by one where `source` says.
-struct In {
-  const TensorMap *boxes;
-  const bf16 *rows;
-  i64 stride;
-  const int *source;
-};
 
 struct Tile {
   int group, first, rows, column;
@@ -159,19 +149,8 @@ template <int T, bool GATED> struct Staged {
   }
 };
 
-/// All threads of the warpgroup that feeds the ring: 64 of k of a tile's rows, 16 bytes at a time, zeros past the end of k.
-DEVICE void gather_rows(const In &in, const Tile &tile, int k_from, int k, u32 to) {
-  const int chunk = threadIdx.x & 7, column = k_from + chunk * 8;
-  const bool inside = column < k;
-#pragma unroll 4
-  for (int r = threadIdx.x >> 3; r < tile.rows; r += 16) {
-    const bf16 *row = in.rows + in.source[tile.first + r] * in.stride;
-    cp_async16(to + r * (STEP * 2) + ((chunk ^ (r & 7)) << 4), inside ? row + column : row, inside);
-  }
-}
-
 /// A tile of at most T rows; `following` is looked up while the last batch runs. Warpgroup 0 or 1 of those that multiply.
-template <int T, bool GATED, bool GATHERED>
+template <int T, bool GATED>
 DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, const Tile &tile, Tile &following, const Out &out, u32 &sending) {
   // One instruction has at most 256 columns.
   constexpr int FIRST = T <= 256 ? T : (T / 2 + 15) / 16 * 16, HELD = Place<T, GATED>::HELD;
@@ -183,8 +162,6 @@ DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, cons
   for (int step = 0; step < steps; step++) {
     const u64 a = wgmma_descriptor_128B(ring.at() + warpgroup * (W_BYTES / 2)), b = wgmma_descriptor_128B(ring.at() + W_BYTES);
     mbarrier_wait(ring.full + 8 * ring.stage, ring.phase);
-    // Rows that threads have copied are new to the tensor cores.
-    if (GATHERED) fence_async_shared();
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < STEP / 16; i++) {
@@ -230,8 +207,8 @@ DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, cons
   return more;
 }
 
-template <bool GATED, bool GATHERED>
-DEVICE void grouped_gemm(const In &in, const TensorMap *w_map, const Out &out, const int4 *tiles, const int *tile_count, int k,
+template <bool GATED>
+DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const Out &out, const int4 *tiles, const int *tile_count, int k,
                          int chunk) {
   DYNAMIC_SHARED(u8, raw);
   // Swizzled boxes lie at multiples of 1024 bytes.
@@ -239,12 +216,12 @@ DEVICE void grouped_gemm(const In &in, const TensorMap *w_map, const Out &out, c
   Ring ring{base, apart, full, full + STAGES * 8, 0, 0};
 
   if (threadIdx.x == 0) {
-    if (!GATHERED) tma_prefetch_map(in.boxes);
+    tma_prefetch_map(x_map);
     tma_prefetch_map(w_map);
     tma_prefetch_map(out.boxes32);
     tma_prefetch_map(out.boxes8);
     for (int s = 0; s < STAGES; s++) {
-      mbarrier_init(ring.full + 8 * s, GATHERED ? 129 : 1);
+      mbarrier_init(ring.full + 8 * s, 1);
       mbarrier_init(ring.empty + 8 * s, CONSUMER_WARPS);
     }
     mbarrier_init_fence();
@@ -259,22 +236,18 @@ DEVICE void grouped_gemm(const In &in, const TensorMap *w_map, const Out &out, c
   Tile tile;
   if (warpgroup == 0) {
     registers_decrease<40>();
-    if (threadIdx.x == 0 || GATHERED) {
+    if (threadIdx.x == 0) {
       while (walk.step(tile)) {
-        const int boxes = GATHERED ? 0 : (tile.rows + BOX_ROWS - 1) / BOX_ROWS;
-        for (int step = 0; step < steps; step++, ring.next()) {
+        const int boxes = (tile.rows + BOX_ROWS - 1) / BOX_ROWS;
+        for (int step = 0; step < steps; step++) {
           const u32 to = ring.at(), barrier = ring.full + 8 * ring.stage;
           mbarrier_wait(ring.empty + 8 * ring.stage, ring.phase ^ 1);
-          if (GATHERED) {
-            gather_rows(in, tile, step * STEP, k, to + W_BYTES);
-            cp_async_arrive(barrier);
-            if (threadIdx.x != 0) continue;
-          }
           mbarrier_arrive_expect(barrier, W_BYTES + boxes * BOX_BYTES);
           // 8 gate rows, the 8 matching up rows, the next 8 gate rows, ...
           if (GATED) tma_load_5d(to, w_map, step * STEP, 0, 0, tile.column / 8, tile.group, barrier);
           else tma_load_3d(to, w_map, step * STEP, tile.column, tile.group, barrier);
-          for (int i = 0; i < boxes; i++) tma_load_2d(to + W_BYTES + i * BOX_BYTES, in.boxes, step * STEP, tile.first + i * BOX_ROWS, barrier);
+          for (int i = 0; i < boxes; i++) tma_load_2d(to + W_BYTES + i * BOX_BYTES, x_map, step * STEP, tile.first + i * BOX_ROWS, barrier);
+          ring.next();
         }
       }
     }
@@ -286,7 +259,7 @@ DEVICE void grouped_gemm(const In &in, const TensorMap *w_map, const Out &out, c
     while (more) {
       Tile following = tile;
 #define UP_TO(T)                                                                                                                \
-  if (tile.rows <= T) more = multiply_tile<T, GATED, GATHERED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending); \
+  if (tile.rows <= T) more = multiply_tile<T, GATED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending);         \
   else
       // Groups are cut into even tiles, so most have more than 160 rows; with fewer, reading W takes longer than multiplying 160.
       UP_TO(64)
@@ -298,7 +271,7 @@ DEVICE void grouped_gemm(const In &in, const TensorMap *w_map, const Out &out, c
       UP_TO(240)
       UP_TO(256)
       UP_TO(272)
-      more = multiply_tile<MOST_ROWS, GATED, GATHERED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending);
+      more = multiply_tile<MOST_ROWS, GATED>(ring, steps, warpgroup - 1, walk, tile, following, out, sending);
 #undef UP_TO
       tile = following;
     }
@@ -309,24 +282,15 @@ DEVICE void grouped_gemm(const In &in, const TensorMap *w_map, const Out &out, c
 
 } // namespace
 
-#define GROUPED_GEMM(NAME, GATED, GATHERED)                                                                                     \
+#define GROUPED_GEMM(NAME, GATED)                                                                                               \
   extern "C" __global__ void __launch_bounds__(384, 1)                                                                          \
-  NAME(const __grid_constant__ TensorMap x_boxes, const bf16 *x, i64 x_stride, const int *source, const __grid_constant__ TensorMap w_map, \
-       const __grid_constant__ TensorMap out32, const __grid_constant__ TensorMap out8, bf16 *out, i64 out_stride, const int4 *tiles, \
-       const int *tile_count, int n, int k, int chunk) {                                                                        \
-    grouped_gemm<GATED, GATHERED>(In{&x_boxes, x, x_stride, source}, &w_map, Out{&out32, &out8, out, out_stride, n}, tiles, tile_count, k, \
-                                  chunk);                                                                                       \
+  NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const __grid_constant__ TensorMap out32, \
+       const __grid_constant__ TensorMap out8, bf16 *out, i64 out_stride, const int4 *tiles, const int *tile_count, int n, int k, \
+       int chunk) {                                                                                                             \
+    grouped_gemm<GATED>(&x_map, &w_map, Out{&out32, &out8, out, out_stride, n}, tiles, tile_count, k, chunk);                   \
   }
 
-// Each takes some seconds to compile, so a program that needs one of them compiles only that.
-#if !defined(ONLY) || ONLY == 1
-GROUPED_GEMM(grouped_gemm_columns, false, false)
-#endif
-#if !defined(ONLY) || ONLY == 2
-GROUPED_GEMM(grouped_gemm_columns_gated, true, false)
-#endif
-#if !defined(ONLY) || ONLY == 3
-GROUPED_GEMM(grouped_gemm_columns_gated_gathered, true, true)
-#endif
+GROUPED_GEMM(grouped_gemm_columns, false)
+GROUPED_GEMM(grouped_gemm_columns_gated, true)
 
 #endif // sm_90a

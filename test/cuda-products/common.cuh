@@ -249,14 +249,6 @@ inline void queueCopy(u32 barrier, std::function<void()> perform) {
   if (machine::choices.copiesAtOnce) perform();
   else lateCopies.push_back({barrier, std::move(perform)});
 }
-inline void cp_async_arrive(u32 barrier) {
-  // This thread's open copies, and then one arrival.
-  queueCopy(barrier, [barrier, copies = std::move(machine::current->open)] {
-    for (const auto &copy : copies) machine::perform(copy);
-    arrived(barrierAt(barrier), 1, 0);
-  });
-  machine::current->open.clear();
-}
 inline void tma_prefetch_map(const TensorMap *) {}
 // A box of rows of 64 bf16 with 128-byte swizzle: bits 4 to 6 of the address are flipped by bits 7 to 9. Outside: zeros.
 inline void tma_load_5d(u32 to, const TensorMap *from, int x, int y, int z, int v, int w, u32 barrier) {

@@ -18,7 +18,7 @@ describe.skipIf(noCompiler)('products on an emulated GPU', () => {
   afterAll(() => emulated.remove())
 
   it.each([
-    ['products', 3 * 14 + 1],
+    ['products', 3 * 13 + 1],
     ['gemv', 2 * 11 + 1],
   ])('%s, %i cases', { timeout: 120_000 }, (program, cases) => {
     emulated.compile(program, { standard: 'c++20', warnings: false })

@@ -43,11 +43,10 @@ export function layOutScratch(
   const rows = take(slots * hidden * 2)
   const inner = take(slots * inter * 2)
   const place = take(slots * 4)
-  const source = take(slots * 4)
   const within = take(slots * 2)
   const before = take(Math.ceil(slots / PIECE) * experts * 4)
   const tiles = take(maxTilesOf(slots, experts, 'mma') * TILE_BYTES)
-  return { slots, rows, inner, place, source, within, before, tiles, fits: end <= bytes }
+  return { slots, rows, inner, place, within, before, tiles, fits: end <= bytes }
 }
 
 type ScratchLayout = ReturnType<typeof layOutScratch>
@@ -117,20 +116,16 @@ function bindSorted(
   const countsAt = d.workspace(experts * 8 + 64, `counters of ${experts} sorted experts`)
   const offsetsAt = countsAt + experts * 4
   const tileCountAt = countsAt + experts * 8
-  // Rows are looked up where the kernel can, else copied by expert.
-  const lookedUp = variant === 'columns'
   const common = { tiles: tilesAt, tileCount: tileCountAt, maxTiles: maxTilesOf(at.slots, experts, variant), variant }
   const firstSpec = {
     ...{ ...common, weight: gateUp, gated: true },
-    x: lookedUp
-      ? { address: d.address(x), stride: x.stride, rows: at.slots, source: begin + at.source }
-      : { address: rowsAt, stride: hidden, rows: at.slots },
+    x: { address: rowsAt, stride: hidden, rows: at.slots },
     out: { address: innerAt, stride: inter },
   }
   const secondSpec = {
     ...{ ...common, weight: down, gated: false },
     x: { address: innerAt, stride: inter, rows: at.slots },
-    // Copies of the rows that went in are not needed any more.
+    // The rows that went in are not needed any more.
     out: { address: rowsAt, stride: hidden },
   }
   if (refusesGrouped(firstSpec) !== undefined || refusesGrouped(secondSpec) !== undefined) return undefined
@@ -149,19 +144,14 @@ function bindSorted(
       [countsAt, offsetsAt, experts, mostTileRows(variant), tilesAt, tileCountAt],
       { programmatic: true },
     )
-  const found = [offsetsAt, beforeAt, withinAt, placeAt]
-  const lookUp = d
-    .kernel('expert_rows.cu', 'expert_place')
-    .bind(
-      ['u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'u64'],
-      [idsAt, ids.stride, topK, 0, experts, ...found, begin + at.source],
-      { programmatic: true },
-    )
-  const copy = d
+  const gather = d
     .kernel('expert_rows.cu', 'expert_gather')
     .bind(
       ['u64', 'u64', 'i32', 'u64', 'i32', 'i32', 'i32', 'i32', 'u64', 'u64', 'u64', 'u64', 'u64'],
-      [...[d.address(x), x.stride, hidden, idsAt, ids.stride, topK, 0, experts], ...[...found, rowsAt]],
+      [
+        ...[d.address(x), x.stride, hidden, idsAt, ids.stride, topK, 0, experts],
+        ...[offsetsAt, beforeAt, withinAt, placeAt, rowsAt],
+      ],
       { programmatic: true },
     )
   const first = bindGroupedGemm(d, firstSpec)
@@ -181,13 +171,8 @@ function bindSorted(
     count.set(3, slots)
     count.launch([Math.ceil(slots / PIECE), 1, 1], 256, experts * 4)
     tiles.launch([1, 1, 1], 1024)
-    if (lookedUp) {
-      lookUp.set(3, slots)
-      lookUp.launch([Math.ceil(slots / 256), 1, 1], 256)
-    } else {
-      copy.set(6, rows)
-      copy.launch([Math.ceil(rows / GATHER_ROWS), 1, 1], 256)
-    }
+    gather.set(6, rows)
+    gather.launch([Math.ceil(rows / GATHER_ROWS), 1, 1], 256)
     const most = maxTilesOf(slots, experts, variant)
     first(most)
     second(most)

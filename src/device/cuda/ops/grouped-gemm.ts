@@ -37,11 +37,8 @@ export const rowsOfTile = (rows: number, most: number): number =>
   rows === 0 ? most : Math.ceil(Math.ceil(rows / Math.ceil(rows / most)) / 16) * 16
 
 export interface GroupedGemmSpec {
-  /**
-   * bf16 rows, k elements each; `rows` is how many there may be: no tile reaches past them. With `source`, the address of an i32 a row, row i
-   * is looked up at row source[i] (columns and gated only).
-   */
-  readonly x: { readonly address: number; readonly stride: number; readonly rows: number; readonly source?: number }
+  /** bf16 rows, k elements each; `rows` is how many the memory holds: no tile reaches past them. */
+  readonly x: { readonly address: number; readonly stride: number; readonly rows: number }
   readonly weight: PackedMatrix
   /** bf16 rows of weight.n columns; gated: of weight.n / 2, out = silu(gate) · up with the gate rows first. */
   readonly out: { readonly address: number; readonly stride: number }
@@ -59,14 +56,12 @@ export interface GroupedGemmSpec {
 const aligned = (address: number, strideElements: number): boolean => address % 16 === 0 && strideElements % 8 === 0
 
 /** Why the fast kernels cannot take these shapes; undefined when they can. */
-export function refusesGrouped({ x, weight, out, gated, variant }: GroupedGemmSpec): string | undefined {
+export function refusesGrouped({ x, weight, out, gated }: GroupedGemmSpec): string | undefined {
   const n = gated ? weight.n / 2 : weight.n
   if (weight.kind !== 'bf16') return `weights are ${weight.kind}`
   if (weight.k % 8 !== 0 || n % 8 !== 0) return `${n} columns of ${weight.k} are not in eights`
   if (!aligned(x.address, x.stride) || !aligned(out.address, out.stride)) return 'rows are not 16-byte aligned'
   if (weight.strideBytes % 16 !== 0) return 'matrices are not 16-byte aligned'
-  if (x.source !== undefined && (variant !== 'columns' || !gated))
-    return 'rows are looked up by the gated columns kernel only'
   return undefined
 }
 
@@ -89,8 +84,6 @@ export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): LaunchTi
 }
 
 const MAP = { dtype: 'bf16', l2Promotion: '256B' } as const
-/** The kernels of one file, compiled one by one. */
-const ONLY = { '': 1, _gated: 2, _gated_gathered: 3 } as const
 const TAIL = ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'] as const
 
 function bindColumns(d: CudaKernels, { x, weight, out, gated }: GroupedGemmSpec, n: number, tail: readonly number[]) {
@@ -99,7 +92,6 @@ function bindColumns(d: CudaKernels, { x, weight, out, gated }: GroupedGemmSpec,
       ...{ ...MAP, address: out.address, sizes: [n, x.rows], strides: [out.stride * 2] },
       ...{ box: [gated ? 32 : 64, count], swizzle: gated ? '64B' : '128B' },
     })
-  const kind = gated ? (x.source === undefined ? '_gated' : '_gated_gathered') : ''
   const rowBytes = weight.k * 2
   const address = d.addressOf(weight.span)
   // Gate and up rows come in turns of 8: they are seen as [blocks of 8, gate or up, 8].
@@ -111,12 +103,11 @@ function bindColumns(d: CudaKernels, { x, weight, out, gated }: GroupedGemmSpec,
       }
     : { sizes: [weight.k, n, weight.count], strides: [rowBytes, weight.strideBytes], box: [64, 128, 1] }
   return d
-    .kernel('grouped_gemm_columns_sm90.cu', `grouped_gemm_columns${kind}`, { defines: { ONLY: ONLY[kind] } })
+    .kernel('grouped_gemm_columns_sm90.cu', gated ? 'grouped_gemm_columns_gated' : 'grouped_gemm_columns')
     .bind(
-      ['tensorMap', 'u64', 'u64', 'u64', 'tensorMap', 'tensorMap', 'tensorMap', ...TAIL],
+      ['tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', ...TAIL],
       [
         boxOfRows(d, x, weight.k, 32),
-        ...[x.address, x.stride, x.source ?? 0],
         d.tensorMap({ ...MAP, address, swizzle: '128B', ...seen }),
         rows(32),
         rows(8),

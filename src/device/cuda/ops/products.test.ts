@@ -23,7 +23,6 @@ describe('the scratch of sorted experts', () => {
             [at.rows, at.slots * hidden * 2],
             [at.inner, at.slots * inter * 2],
             [at.place, at.slots * 4],
-            [at.source, at.slots * 4],
             [at.within, at.slots * 2],
             [at.before, Math.ceil(at.slots / 1024) * experts * 4],
             [at.tiles, maxTilesOf(at.slots, experts, 'mma') * 16],
