@@ -23,7 +23,7 @@
 
 namespace {
 
-constexpr int W_ROWS = 128, MOST_ROWS = 288, BOX_ROWS = 32, STEP = 64, STAGES = 4;
+constexpr int W_ROWS = 128, MOST_ROWS = 288, BOX_ROWS = 32, LARGE_BOX_ROWS = 128, STEP = 64, STAGES = 4;
 constexpr u32 W_BYTES = W_ROWS * STEP * 2, BOX_BYTES = BOX_ROWS * STEP * 2, STAGE_BYTES = W_BYTES + MOST_ROWS * STEP * 2;
 constexpr int CONSUMER_WARPS = 8;
 /// Shared memory beside the ring, for results.
@@ -208,7 +208,7 @@ DEVICE bool multiply_tile(Ring &ring, int steps, int warpgroup, Walk &walk, cons
 }
 
 template <bool GATED>
-DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const Out &out, const int4 *tiles, const int *tile_count, int k,
+DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *x_large, const TensorMap *w_map, const Out &out, const int4 *tiles, const int *tile_count, int k,
                          int chunk) {
   DYNAMIC_SHARED(u8, raw);
   // Swizzled boxes lie at multiples of 1024 bytes.
@@ -217,6 +217,7 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const O
 
   if (threadIdx.x == 0) {
     tma_prefetch_map(x_map);
+    tma_prefetch_map(x_large);
     tma_prefetch_map(w_map);
     tma_prefetch_map(out.boxes32);
     tma_prefetch_map(out.boxes8);
@@ -246,7 +247,11 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const O
           // 8 gate rows, the 8 matching up rows, the next 8 gate rows, ...
           if (GATED) tma_load_5d(to, w_map, step * STEP, 0, 0, tile.column / 8, tile.group, barrier);
           else tma_load_3d(to, w_map, step * STEP, tile.column, tile.group, barrier);
-          for (int i = 0; i < boxes; i++) tma_load_2d(to + W_BYTES + i * BOX_BYTES, x_map, step * STEP, tile.first + i * BOX_ROWS, barrier);
+          int box = 0;
+          constexpr int LARGE = LARGE_BOX_ROWS / BOX_ROWS;
+          for (; box + LARGE <= boxes; box += LARGE)
+            tma_load_2d(to + W_BYTES + box * BOX_BYTES, x_large, step * STEP, tile.first + box * BOX_ROWS, barrier);
+          for (; box < boxes; box++) tma_load_2d(to + W_BYTES + box * BOX_BYTES, x_map, step * STEP, tile.first + box * BOX_ROWS, barrier);
           ring.next();
         }
       }
@@ -284,10 +289,10 @@ DEVICE void grouped_gemm(const TensorMap *x_map, const TensorMap *w_map, const O
 
 #define GROUPED_GEMM(NAME, GATED)                                                                                               \
   extern "C" __global__ void __launch_bounds__(384, 1)                                                                          \
-  NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const __grid_constant__ TensorMap out32, \
-       const __grid_constant__ TensorMap out8, bf16 *out, i64 out_stride, const int4 *tiles, const int *tile_count, int n, int k, \
+  NAME(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap x_large, const __grid_constant__ TensorMap w_map, \
+       const __grid_constant__ TensorMap out32, const __grid_constant__ TensorMap out8, bf16 *out, i64 out_stride, const int4 *tiles, const int *tile_count, int n, int k, \
        int chunk) {                                                                                                             \
-    grouped_gemm<GATED>(&x_map, &w_map, Out{&out32, &out8, out, out_stride, n}, tiles, tile_count, k, chunk);                   \
+    grouped_gemm<GATED>(&x_map, &x_large, &w_map, Out{&out32, &out8, out, out_stride, n}, tiles, tile_count, k, chunk);                   \
   }
 
 GROUPED_GEMM(grouped_gemm_columns, false)

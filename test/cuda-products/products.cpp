@@ -108,6 +108,8 @@ void run(const Grouped &c) {
     const auto kernel = c.gated ? columns_kernels::grouped_gemm_columns_gated : columns_kernels::grouped_gemm_columns;
     const u64 row = (u64)c.k * 2, matrix = (u64)r.matrixBytes();
     const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total}, {(u64)r.xStride * 2}, {64, 32}};
+    TensorMap large = x;
+    large.box[1] = 128;
     const TensorMap plain{w, {(u64)c.k, (u64)c.n, (u64)groups}, {row, matrix}, {64, 128, 1}};
     const TensorMap gated{w, {(u64)c.k, 8, 2, (u64)c.n / 8, (u64)groups}, {row, row * c.n, row * 8, matrix}, {64, 8, 2, 8, 1}};
     const auto boxes = [&](int rows) {
@@ -115,7 +117,7 @@ void run(const Grouped &c) {
       return TensorMap{out, {(u64)c.n, (u64)total}, {(u64)r.outStride * 2}, {c.gated ? 32 : 64, rows}};
     };
     launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 53248 + 16384 + 1024 + 64, [&] {
-      kernel(x, c.gated ? gated : plain, boxes(32), boxes(8), r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk);
+      kernel(x, large, c.gated ? gated : plain, boxes(32), boxes(8), r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk);
     });
   } else {
     const auto kernel = c.gated ? grouped_kernels::grouped_gemm_gated : grouped_kernels::grouped_gemm;

@@ -105,9 +105,10 @@ function bindColumns(d: CudaKernels, { x, weight, out, gated }: GroupedGemmSpec,
   return d
     .kernel('grouped_gemm_columns_sm90.cu', gated ? 'grouped_gemm_columns_gated' : 'grouped_gemm_columns')
     .bind(
-      ['tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', ...TAIL],
+      ['tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', ...TAIL],
       [
         boxOfRows(d, x, weight.k, 32),
+        boxOfRows(d, x, weight.k, 128),
         d.tensorMap({ ...MAP, address, swizzle: '128B', ...seen }),
         rows(32),
         rows(8),
