@@ -122,13 +122,13 @@ async function measurePrefill(engine: Engine, io: CliIo, seed: number): Promise<
   const speeds: number[] = []
   for (let run = 0; run <= repetitions; run++) {
     const load = { batch: streams, promptTokens, outputTokens: 2, seed: seed + 1000 + run }
-    const { promptTokensPerSecond } = await measure(engine, load, () => performance.now())
+    const { promptTokensPerSecond } = await measure(engine, load, () => performance.now(), engine)
     if (run > 0) speeds.push(promptTokensPerSecond)
     await engine.flushCache()
   }
   const trace = engine.trace!
   trace.start()
-  await measure(engine, { batch: streams, promptTokens, outputTokens: 2, seed }, () => performance.now())
+  await measure(engine, { batch: streams, promptTokens, outputTokens: 2, seed }, () => performance.now(), engine)
   trace.stop()
   const traced = tracedSteps(trace.read(), streams * promptTokens, 0)
   const tokensPerSecond = speeds.sort((a, b) => a - b)[repetitions >> 1]!

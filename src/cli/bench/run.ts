@@ -23,21 +23,44 @@ interface Track {
   readonly at: number[]
 }
 
-/** Runs one batch. `now` in milliseconds. */
-export async function measure(engine: GenerationEngine, load: Workload, now: () => number): Promise<Speed> {
+/** What keeps requests from beginning. */
+interface Gate {
+  pause(): void
+  resume(): void
+}
+/** More than messages to the ranks take. */
+const ARRIVAL_MS = 50
+
+/**
+ * Runs one batch. `now` in milliseconds.
+ * @param gate held until all requests have arrived, so that they begin together; the time counts from then on
+ */
+export async function measure(
+  engine: GenerationEngine,
+  load: Workload,
+  now: () => number,
+  gate?: Gate,
+): Promise<Speed> {
   const random = new CounterRandom(load.seed, STREAM.benchmark)
   const prompts = Array.from({ length: load.batch }, () =>
     Array.from({ length: load.promptTokens }, () => random.below(engine.vocabSize)),
   )
   const sampling = { ...GREEDY, maxTokens: load.outputTokens, ignoreEos: true }
-  const begin = now()
-  const tracks = await Promise.all(
+  gate?.pause()
+  let begin = now()
+  const running = Promise.all(
     prompts.map(async (inputIds): Promise<Track> => {
       const at: number[] = []
       for await (const event of engine.generate({ inputIds, sampling })) for (const _ of event.tokenIds) at.push(now())
       return { at }
     }),
   )
+  if (gate) {
+    await new Promise(resolve => setTimeout(resolve, ARRIVAL_MS))
+    begin = now()
+    gate.resume()
+  }
+  const tracks = await running
   return speedOf(load, tracks, begin)
 }
 

@@ -72,6 +72,13 @@ describe('a traced decode step', () => {
     }
   })
 
+  it('is not that of a rank without rows, however slowly it queued its launches', () => {
+    const idle = [0, 1].map(n => step(n, 0, [50, 1, 40]))
+    const busy = [0, 1].map(n => step(n, 1, [20, 10, 20]))
+    expect(tracedSteps(trace(rank(0, busy), rank(1, idle)), 1, 0)!.rank).toBe(0)
+    expect(tracedSteps(trace(rank(0, idle), rank(1, busy)), 1, 0)!.rank).toBe(1)
+  })
+
   it('is not there when the streams never ran together', () => {
     expect(tracedSteps(trace(rank(0, [step(0, 3, [1, 1, 1])])), 4, 0)).toBeNull()
     expect(tracedSteps(trace(rank(0, [step(0, 4, [])])), 4, 0)).toBeNull()

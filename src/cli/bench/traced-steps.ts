@@ -30,7 +30,10 @@ export function tracedSteps(trace: Trace, rows: number, skipped: number): Traced
   for (const { events } of trace.ranks)
     for (const { step, rows: own } of events.steps) rowsOf.set(step, (rowsOf.get(step) ?? 0) + (own?.tokens ?? 0))
   const counted = trace.ranks.map((rank): TracedRank => {
-    const running = rank.events.steps.filter(s => rowsOf.get(s.step) === rows && s.operations.length > 0)
+    // A rank without rows takes part too, but what it does is waiting.
+    const running = rank.events.steps.filter(
+      s => rowsOf.get(s.step) === rows && s.rows !== null && s.rows.tokens > 0 && s.operations.length > 0,
+    )
     const steps = running.slice(skipped)
     return { ...rank, events: { ...rank.events, steps } }
   })
