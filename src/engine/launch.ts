@@ -41,6 +41,8 @@ export interface CudaRankDevice {
   readonly slots: readonly StepSlot[]
   /** Pinned memory for rows of logits: [logit rows, vocab]. */
   readonly logits: MemorySpan
+  /** Pinned memory for word of a peer that was waited for in vain. */
+  readonly peerFault: MemorySpan
   /** The ranks that it exchanges rows with over peer memory; left out for one rank. */
   readonly peers?: PeerGroup
 }

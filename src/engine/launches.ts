@@ -76,7 +76,7 @@ export function launchesOf(
     const programs = plan.programs[rank]!.map(p => p.program)
     const place = places[rank]!
     const { device, lender } = place
-    // A GPU's thread pins what it reads and lets it go at its end, so ranks share no such memory.
+    // Pinned for the rank's GPU, whole buffers at a time, so ranks share none.
     const host = device.hostLender(lender)
     const placed = device.forRank(programs[0]!, { lender, host }, plan)
     const memory = lendRankMemory(programs, lender, placed.inputs ?? leaders[attnDp] ?? null, plan.activation)

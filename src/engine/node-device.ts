@@ -49,6 +49,8 @@ export interface NodeDevice extends PlanningDevice {
   placeOf?(rank: number): NodeDevice
   /** Whether a rank that has ended left work behind on its queue (`StepRunner.queue`), which a close would wait for. */
   isBusy?(queue: number): boolean
+  /** Ends the process without waiting for work on the device. */
+  exitProcess?(code: number): void
   /** After the last rank has ended. Closes the devices of all ranks. */
   close(): void
 }

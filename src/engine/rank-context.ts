@@ -40,6 +40,8 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
   const { limits, coordinates } = launch
   const control = ControlBlock.attach(launch.control)
   const { rank } = coordinates
+  const checkAbort = () => control.throwIfAborted(rank)
+  checkAbort()
   const groups = {
     tp: new ShmCommunicator(control, launch.groups.tp, rank),
     attnDp: new ShmCommunicator(control, launch.groups.attnDp, rank),
@@ -58,7 +60,7 @@ export function buildRankContext(launch: RankLaunch, traceClock: Clock): RankCon
   const { device } = launch
   const { name, runner } =
     device.kind === 'cuda'
-      ? createCudaRunner(device, { launch, groups, status, trace, drill })
+      ? createCudaRunner(device, { launch, groups, status, trace, drill, checkAbort })
       : createHostRunner({ launch, device, groups, status, trace, leads, drill, dispatchers })
   return {
     launch,

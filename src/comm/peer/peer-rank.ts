@@ -4,7 +4,7 @@ import { Unreachable } from '../../config/errors.js'
 import type { CudaContext } from '../../device/cuda/context.js'
 import { PinnedLender } from '../../device/cuda/host-memory.js'
 import type { StreamKernels } from '../../device/cuda/kernels.js'
-import { u8View } from '../../device/memory.js'
+import { type MemorySpan, u8View } from '../../device/memory.js'
 import { type ExpertBufferConfig, totalExperts, wireOf } from '../expert-buffer-config.js'
 import { meaningfulBytes } from '../wire/codec.js'
 import type { WireDtype, WireFormat } from '../wire/format.js'
@@ -112,7 +112,12 @@ export interface PeerRankOptions {
   readonly timeoutMs?: number
   /** Where the region lies: `region.bytes` of zeroed memory that somebody else gives back. Left out: taken here. */
   readonly base?: number
+  /** Zeroed memory of the host for a fault record. Left out: taken here, and pinned as long as the kernels live. */
+  readonly fault?: MemorySpan
 }
+
+/** Of a fault record, which kernels write and the host reads. */
+export const FAULT_RECORD_BYTES = 64
 
 export class PeerRank implements Disposable {
   readonly context: CudaContext
@@ -132,7 +137,7 @@ export class PeerRank implements Disposable {
   #active: readonly boolean[]
 
   /** Takes and zeroes the region. `connect` must follow before anything is launched. */
-  constructor({ context, kernels, config, member, sms, timeoutMs = 10_000, base }: PeerRankOptions) {
+  constructor({ context, kernels, config, member, sms, timeoutMs = 10_000, base, fault }: PeerRankOptions) {
     this.context = context
     this.kernels = kernels
     this.config = config
@@ -147,7 +152,7 @@ export class PeerRank implements Disposable {
     this.base = base ?? context.allocate(this.region.bytes, 'exchange region of expert parallelism')
     this.#group = context.allocate(2048, 'record of an expert-parallel group')
     this.#taken = base === undefined ? [this.base, this.#group] : [this.#group]
-    const span = faultLender(kernels).lend(64, 'fault record')
+    const span = fault ?? faultLender(kernels).lend(FAULT_RECORD_BYTES, 'fault record')
     this.#fault = {
       words: new Int32Array(u8View(span).buffer, span.byteOffset, 8),
       address: kernels.addressOf(span),

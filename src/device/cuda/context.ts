@@ -18,14 +18,18 @@ export class CudaContext implements Disposable {
   /** "cuda:0", as in DeviceMemory. */
   readonly device: string
   readonly #handle: number
+  readonly #borrowed: boolean
   /** GPUs whose contexts this one keeps alive, as often as it does. */
   readonly #peers: number[] = []
 
   /**
+   * @param borrowed somebody else of this process holds the context for longer. A thread that may be ended from outside holds nothing
+   *   itself: with its context goes all that it took, streams and graphs and memory
    * @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE
    */
-  constructor(ordinal: number, libraries: CudaLibraries = requireLibraries()) {
+  constructor(ordinal: number, libraries: CudaLibraries = requireLibraries(), borrowed = false) {
     this.libraries = libraries
+    this.#borrowed = borrowed
     this.driver = new CudaDriver(libraries.driver)
     const count = this.driver.get('cuDeviceGetCount')
     if (!(ordinal >= 0 && ordinal < count)) throw new CudaError('SY_CUDA_NO_DEVICE', { ordinal, count })
@@ -35,6 +39,7 @@ export class CudaContext implements Disposable {
       throw new CudaError('SY_CUDA_OLD_DEVICE', { ordinal, name, capability: capability / 10 })
     this.device = `cuda:${ordinal}`
     this.#handle = this.driver.get('cuDevicePrimaryCtxRetain', this.#deviceHandle)
+    if (borrowed) this.driver.release('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
     this.makeCurrent()
   }
 
@@ -125,7 +130,7 @@ export class CudaContext implements Disposable {
 
   [Symbol.dispose](): void {
     for (const peer of this.#peers.splice(0)) this.driver.release('cuDevicePrimaryCtxRelease_v2', peer)
-    this.driver.release('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
+    if (!this.#borrowed) this.driver.release('cuDevicePrimaryCtxRelease_v2', this.#deviceHandle)
   }
 
   /** Fills, and copies from plain memory, may return before they end, and our streams do not wait for the default stream. */

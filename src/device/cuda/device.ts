@@ -4,6 +4,7 @@ import type { DeviceOps } from '../device-ops.js'
 import { CudaContext } from './context.js'
 import { cudaOps, plainCudaOps } from './cuda-ops.js'
 import { StreamKernels } from './kernels.js'
+import { requireLibraries } from './libraries.js'
 import { DeviceArenaLender } from './memory.js'
 import { checkFaults, FAULT_BYTES, faultAddress } from './ops/faults.js'
 import { CudaPacker } from './packer.js'
@@ -13,6 +14,10 @@ export interface CudaDeviceOptions {
   readonly ordinal: number
   /** Plain kernels only: the reference on the device. */
   readonly plain?: boolean
+  /** The context is another's, who holds it for longer: see CudaContext. */
+  readonly borrowed?: boolean
+  /** Called before kernels are compiled or loaded, which may take seconds; may throw. */
+  beforeLoad?(): void
 }
 
 export interface CudaDevice extends Disposable {
@@ -34,9 +39,14 @@ export interface CudaDevice extends Disposable {
 }
 
 /** @throws CudaError SY_CUDA_UNAVAILABLE, SY_CUDA_NO_DEVICE, SY_CUDA_OLD_DEVICE */
-export function createCudaDevice({ ordinal, plain = false }: CudaDeviceOptions): CudaDevice {
-  const context = new CudaContext(ordinal)
-  const kernels = new StreamKernels(context)
+export function createCudaDevice({
+  ordinal,
+  plain = false,
+  borrowed = false,
+  beforeLoad,
+}: CudaDeviceOptions): CudaDevice {
+  const context = new CudaContext(ordinal, requireLibraries(), borrowed)
+  const kernels = new StreamKernels(context, beforeLoad)
   const faults = { address: faultAddress(kernels), bytes: FAULT_BYTES }
   const words = new Int32Array(FAULT_BYTES / 4)
   const packer = new CudaPacker(context, kernels)

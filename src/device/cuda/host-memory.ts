@@ -1,5 +1,6 @@
 // Host memory that a GPU can reach: SharedArrayBuffers pinned by the driver ("registered"). Buffers are registered whole
 // and once; they are kept alive until they are let go, since the GPU would go on using pages that the host had given away.
+import { Unreachable } from '../../config/errors.js'
 import { ALIGNMENT, alignUp, hostBuffer, type MemoryLender, type MemorySpan } from '../memory.js'
 import type { CudaContext } from './context.js'
 import { RESULT } from './driver.js'
@@ -28,7 +29,15 @@ export class HostRegistry implements Disposable {
     return this.register(hostBuffer(span)).host + span.byteOffset
   }
 
-  register(buffer: SharedArrayBuffer): { device: number; host: number } {
+  /**
+   * Pins memory for threads that find it pinned then, until this registry lets it go: one that is ended from outside could let nothing
+   * go, and the GPU would keep the pages at addresses where the process has long put other memory.
+   */
+  pin(buffer: SharedArrayBuffer): void {
+    if (!this.register(buffer).own) throw new Unreachable('memory that is pinned for others was pinned before')
+  }
+
+  register(buffer: SharedArrayBuffer): { device: number; host: number; own: boolean } {
     const known = this.#buffers.get(buffer)
     if (known !== undefined) return known
     const { driver, libraries } = this.#context

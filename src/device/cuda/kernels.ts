@@ -56,6 +56,7 @@ export interface CudaKernels {
 export class StreamKernels implements CudaKernels, Disposable {
   readonly stream: CudaStream
   readonly #context: CudaContext
+  readonly #beforeLoad: () => void
   readonly #hosts: HostRegistry
   readonly #scratch: DeviceArenaLender
   readonly #workspaces = new Map<string, { bytes: number; address: number }>()
@@ -64,8 +65,10 @@ export class StreamKernels implements CudaKernels, Disposable {
   #compiler: KernelCompiler | null = null
   #blas: CublasLt | null = null
 
-  constructor(context: CudaContext) {
+  /** @param beforeLoad called before a module is compiled or loaded; may throw */
+  constructor(context: CudaContext, beforeLoad: () => void = () => {}) {
     this.#context = context
+    this.#beforeLoad = beforeLoad
     this.stream = new DriverStream(context)
     this.#hosts = new HostRegistry(context)
     this.#scratch = new DeviceArenaLender(context)
@@ -87,6 +90,7 @@ export class StreamKernels implements CudaKernels, Disposable {
     if (known !== undefined) return known
     let module = this.#modules.get(variant)
     if (module === undefined) {
+      this.#beforeLoad()
       module = new CudaModule(this.#context, this.#compile(file, options), file)
       this.#modules.set(variant, module)
     }

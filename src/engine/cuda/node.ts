@@ -1,12 +1,15 @@
 // A GPU as the device of a node: packs weights into its memory, lends that memory, and tells ranks where to find it.
+import { FAULT_RECORD_BYTES } from '../../comm/peer/index.js'
 import { createCpuDevice } from '../../device/cpu/index.js'
 import type { CudaContext } from '../../device/cuda/context.js'
 import { createCudaDevice } from '../../device/cuda/device.js'
-import { PinnedLender } from '../../device/cuda/host-memory.js'
+import { exitProcess } from '../../device/cuda/exit.js'
+import { HostRegistry, PinnedLender } from '../../device/cuda/host-memory.js'
 import type { CudaMemoryLender } from '../../device/cuda/types.js'
-import type { MemorySpan } from '../../device/memory.js'
+import { hostBuffer, type MemoryLender, type MemorySpan } from '../../device/memory.js'
 import type { Program } from '../../program/index.js'
 import { EngineError } from '../errors.js'
+import type { CudaRankDevice } from '../launch.js'
 import type { NodeDevice, PlacedRank, PlannedSteps, RankLenders } from '../node-device.js'
 import { showBytes } from '../sizing.js'
 import { lendDeviceInputs, lendStepSlot } from './staging.js'
@@ -71,6 +74,12 @@ function openGpu(ordinal: number): Gpu {
   const device = createCudaDevice({ ordinal })
   const { context, kernels, packer } = device
   const lenders = new Set<CudaMemoryLender>()
+  /** Pinned for the ranks of each lender. */
+  const pinned = new Map<MemoryLender, HostRegistry>()
+  const unpin = (lender: MemoryLender) => {
+    pinned.get(lender)?.[Symbol.dispose]()
+    pinned.delete(lender)
+  }
   const { name, sms, capability } = context.properties
   const addressOf = (span: MemorySpan): number => kernels.addressOf(span)
   const node: NodeDevice = {
@@ -91,6 +100,7 @@ function openGpu(ordinal: number): Gpu {
     reclaim(lender) {
       for (const mine of lenders) {
         if (mine !== lender) continue
+        unpin(mine)
         mine[Symbol.dispose]()
         lenders.delete(mine)
       }
@@ -103,9 +113,17 @@ function openGpu(ordinal: number): Gpu {
       device.settle()
     },
     isBusy: stream => context.isBusy(stream),
-    forRank: (program, of, plan) => placeRank(ordinal, program, of, plan),
+    exitProcess: code => exitProcess(code, context.libraries),
+    forRank(program, of, plan) {
+      const placed = placeRank(ordinal, program, of, plan)
+      const registry = pinned.get(of.lender) ?? new HostRegistry(context)
+      pinned.set(of.lender, registry)
+      for (const span of pinnedSpans(placed.device)) registry.pin(hostBuffer(span))
+      return placed
+    },
     close() {
       context.makeCurrent()
+      for (const lender of [...pinned.keys()]) unpin(lender)
       for (const lender of lenders) lender[Symbol.dispose]()
       lenders.clear()
       device[Symbol.dispose]()
@@ -125,7 +143,18 @@ function requireFree(context: CudaContext, bytes: number, what: string): void {
   })
 }
 
-function placeRank(ordinal: number, program: Program, { lender, host }: RankLenders, plan: PlannedSteps): PlacedRank {
+/** What a rank on a GPU shares with the host. */
+const pinnedSpans = ({ slots, logits, peerFault }: CudaRankDevice): MemorySpan[] => [
+  ...slots.flatMap(({ mirror, pieces, results, stamps }) => [mirror.span, pieces, results, stamps]),
+  ...[logits, peerFault],
+]
+
+function placeRank(
+  ordinal: number,
+  program: Program,
+  { lender, host }: RankLenders,
+  plan: PlannedSteps,
+): PlacedRank & { readonly device: CudaRankDevice } {
   const inputs = lendDeviceInputs(program, lender)
   const logits = program.buffers.find(b => b.name === 'logits')!
   const device = {
@@ -137,6 +166,7 @@ function placeRank(ordinal: number, program: Program, { lender, host }: RankLend
     inputs,
     slots: Array.from({ length: STEPS_ON_THEIR_WAY }, () => lendStepSlot(program, host)),
     logits: host.lend(program.bounds.logitRows * logits.columns * 4, 'rows of logits'),
+    peerFault: host.lend(FAULT_RECORD_BYTES, 'fault record'),
   } as const
   return { device, inputs: inputs.buffers }
 }

@@ -3,6 +3,7 @@ import type { Communicator } from '../../comm/index.js'
 import { PeerRank } from '../../comm/peer/index.js'
 import { type CudaDevice, createCudaDevice } from '../../device/cuda/device.js'
 import type { DeviceOps } from '../../device/device-ops.js'
+import type { MemorySpan } from '../../device/memory.js'
 import { bindCudaProgram, PeerExchange, type ProgramGroup } from '../../program/index.js'
 import type { StatusWriter } from '../../runtime/control.js'
 import type { TraceRecorder } from '../../trace/index.js'
@@ -23,14 +24,16 @@ export interface RankParts {
   readonly status: StatusWriter
   readonly trace: TraceRecorder | null
   readonly drill: DrillMaster
+  /** Throws when the node gave up. */
+  readonly checkAbort: () => void
 }
 
 /** @throws CudaError */
 export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { name: string; runner: StepRunner } {
   const { launch, groups } = parts
-  const cuda = createCudaDevice({ ordinal: device.ordinal, plain: PLAIN })
+  const cuda = createCudaDevice({ ordinal: device.ordinal, plain: PLAIN, borrowed: true, beforeLoad: parts.checkAbort })
   const ops = routed(cuda.ops, device, launch.fakeRouting)
-  const peers = device.peers ? joinPeers(cuda, device.peers, parts) : null
+  const peers = device.peers ? joinPeers(cuda, device.peers, device.peerFault, parts) : null
   const { drill } = parts
   const strike = drill.gpuStrike ? gpuStrike(cuda.kernels, drill.gpuStrike) : null
   const programs = launch.programs.map((program, variant) =>
@@ -63,6 +66,7 @@ export function createCudaRunner(device: CudaRankDevice, parts: RankParts): { na
 function joinPeers(
   { context, kernels }: CudaDevice,
   { config, bases, ranksOnGpu }: PeerGroup,
+  fault: MemorySpan,
   { launch, groups }: RankParts,
 ): CudaPeers {
   const member = launch.coordinates.rank
@@ -70,7 +74,7 @@ function joinPeers(
   const { sms } = kernels.properties
   const share = sharing === 1 ? sms : Math.max(1, Math.floor(sms / sharing / 2))
   const rank = new PeerRank({
-    ...{ context, kernels, config, member, base: bases[member]!, sms: share, timeoutMs: PEER_TIMEOUT_MS },
+    ...{ context, kernels, config, member, base: bases[member]!, sms: share, timeoutMs: PEER_TIMEOUT_MS, fault },
   })
   rank.connect(bases)
   return {

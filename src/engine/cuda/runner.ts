@@ -77,16 +77,6 @@ export class CudaRunner implements StepRunner {
     const { device, launch, programs, trace } = parts
     const { kernels } = parts.cuda
     const { stream } = kernels
-    this.#runs = programs.map((operations): ProgramRun => {
-      const draw = operations.findLastIndex(op => op.kind === 'sample')
-      return {
-        operations,
-        draw,
-        graphs: new DecodeGraphs(stream),
-        stampedGraphs: new DecodeGraphs(stream),
-        stamps: trace ? new DeviceStamps(kernels, operations, trace) : null,
-      }
-    })
     const program = launch.programs[0]!
     this.#logits = {
       device: kernels.addressOf(launch.buffers[0]!['logits']!),
@@ -96,6 +86,16 @@ export class CudaRunner implements StepRunner {
     }
     const { values: rows, vocab } = this.#logits
     this.#slots = device.slots.map(slot => makeSlot(slot, launch, device, kernels, { logits: rows, vocab }))
+    this.#runs = programs.map((operations): ProgramRun => {
+      const draw = operations.findLastIndex(op => op.kind === 'sample')
+      return {
+        operations,
+        draw,
+        graphs: new DecodeGraphs(stream),
+        stampedGraphs: new DecodeGraphs(stream),
+        stamps: trace ? new DeviceStamps(kernels, operations, trace, this.#slots[0]!.stamps) : null,
+      }
+    })
   }
 
   canReplay(batch: LocalBatch): boolean {
@@ -122,14 +122,17 @@ export class CudaRunner implements StepRunner {
     hints.generation++
     // Rows of all ranks are part of a normal dispatch's launches, so no graph of one rank's rows can hold it.
     const replays = plan.decodeGraph && plan.dispatch !== 'normal'
-    const size = replays ? graphBatchFor(batch.tokens, device.graphBatches) : null
+    const captured = device.capture && !peers?.lockstep && !drill.strikesNow
+    // A rank without rows replays one of padding: the others wait for its launches, and one by one those take longer than a step.
+    const rows = batch.tokens === 0 && captured ? 1 : batch.tokens
+    const size = replays ? graphBatchFor(rows, device.graphBatches) : null
     const pieces = slot.inputs.write(batch, size ?? batch.tokens)
     if (batch.tokens > 0 && drill.takeBadPage()) slot.inputs.spoilPage(this.#pageOutside)
     slot.stage.launch([pieces, 1, 1], STAGE_THREADS)
     peers?.exchange.begin(size ?? batch.tokens, values.rows.gathered)
     this.#graphLaunches = 0
     if (size === null) yield* this.#runOneByOne(of, batch, values, stamps)
-    else if (device.capture && !peers?.lockstep && !drill.strikesNow) this.#replay(of, size, stamps)
+    else if (captured) this.#replay(of, size, stamps)
     else yield* this.#launchPadded(of, size, stamps)
     stamps?.fetch(slot.stamps.host)
     slot.publish.set(4, batch.logitRows)

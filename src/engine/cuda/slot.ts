@@ -7,6 +7,7 @@ import { f32View, hostBuffer, i32View } from '../../device/memory.js'
 import type { CudaRankDevice, RankLaunch } from '../launch.js'
 import type { RankOutputs } from '../step-runner.js'
 import { StagedInputs, type StepSlot } from './staging.js'
+import type { PinnedStamps } from './stamps.js'
 
 export interface Slot {
   readonly inputs: StagedInputs
@@ -16,7 +17,7 @@ export interface Slot {
   readonly outputs: RankOutputs
   readonly faults: Int32Array
   /** Where the GPU's clock is copied to in traced steps. */
-  readonly stamps: { readonly host: number; readonly values: BigUint64Array }
+  readonly stamps: PinnedStamps
 }
 
 /** @param rows of logits, which all slots share */

@@ -9,6 +9,13 @@ const STAMP_BYTES = 8
 /** Tries of reading both clocks at once; the quickest is kept. */
 const TRIES = 8
 
+/** Pinned memory that stamps are copied to. */
+export interface PinnedStamps {
+  /** For the host's side of copies. */
+  readonly host: number
+  readonly values: BigUint64Array
+}
+
 /** What a traced step needs until it is written down. */
 export interface StampedStep {
   readonly step: number
@@ -22,11 +29,14 @@ export class DeviceStamps {
   readonly #stamp: LaunchArguments
   readonly #operations: readonly BoundOperation[]
   readonly #trace: TraceRecorder
+  readonly #pinned: PinnedStamps
   /** Milliseconds of the trace's clock less those of the GPU's; NaN until both were read. */
   #offset = Number.NaN
 
-  constructor(kernels: CudaKernels, operations: readonly BoundOperation[], trace: TraceRecorder) {
+  /** @param pinned where a first stamp may go: no traced step is on its way then */
+  constructor(kernels: CudaKernels, operations: readonly BoundOperation[], trace: TraceRecorder, pinned: PinnedStamps) {
     this.#kernels = kernels
+    this.#pinned = pinned
     this.#operations = operations
     this.#trace = trace
     this.#address = kernels.workspace(stampBytes(operations.length), 'time stamps')
@@ -61,9 +71,7 @@ export class DeviceStamps {
   /** Once, when recording begins: waits for the stream, a few times some ten microseconds. */
   #readBothClocks(): void {
     const { stream } = this.#kernels
-    const held = new BigUint64Array(new SharedArrayBuffer(64))
-    const span = { buffer: held.buffer as SharedArrayBuffer, byteOffset: 0, byteLength: 64 }
-    const host = this.#kernels.hostAddressOf(span)
+    const { host, values } = this.#pinned
     let best = Number.POSITIVE_INFINITY
     stream.synchronize()
     for (let i = 0; i < TRIES; i++) {
@@ -74,7 +82,7 @@ export class DeviceStamps {
       const after = this.#trace.now()
       if (after - before >= best) continue
       best = after - before
-      this.#offset = (before + after) / 2 - Number(held[0]!) / 1e6
+      this.#offset = (before + after) / 2 - Number(values[0]!) / 1e6
     }
   }
 }
