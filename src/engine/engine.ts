@@ -5,12 +5,14 @@ import { availableParallelism } from 'node:os'
 import type { EngineFlags } from '../config/flags.js'
 import type { Tokenizer } from '../formats/tokenizer/index.js'
 import { ControlBlock } from '../runtime/control.js'
+import { RankError } from '../runtime/errors.js'
 import { DpRouter, type RequestProgress } from '../scheduler/index.js'
 import { checkRequest, checkTokens, type RequestLimits, toLogitsRequest, toRankRequest } from './check-request.js'
 import { EncodeAside } from './encode-aside.js'
 import { EngineError, RequestError } from './errors.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
+import { leaveRunning } from './left-running.js'
 import { LiveRequest } from './live-request.js'
 import { type EngineHooks, type ModelPlan, openTokenizer, planModel } from './load-model.js'
 import { LogitsCollector } from './logits-collector.js'
@@ -90,7 +92,8 @@ export class Engine implements GenerationEngine {
     try {
       return await Engine.#startOn(device, flags, hooks)
     } catch (error) {
-      closeQuietly(device)
+      // A thread that cannot be ended may still use the device.
+      if (!(error instanceof RankError && error.code === 'SY_RANK_STUCK')) closeQuietly(device)
       throw error
     }
   }
@@ -352,22 +355,13 @@ export class Engine implements GenerationEngine {
     for (const waiting of [...this.#logits.values(), ...this.#flushing.splice(0)]) waiting.reject(gone)
     await this.#aside.close()
     await this.#host.stop(5000)
-    if (!(await this.#isIdle())) return
-    if (this.#failed) closeQuietly(this.#device)
-    else this.#device.close()
-  }
-
-  /**
-   * Whether ranks that did not end by themselves left nothing running on the device, after a while. Giving memory back would wait for
-   * what runs, in the main thread and maybe for ever: then it is left to the end of the process.
-   */
-  async #isIdle(): Promise<boolean> {
-    const busy = () => this.#host.queues.some(queue => this.#device.isBusy?.(queue))
-    for (const end = performance.now() + IDLE_MS; busy(); ) {
-      if (performance.now() > end) return false
+    const isBusy = () => this.#host.queues.some(queue => this.#device.isBusy?.(queue))
+    for (const end = performance.now() + IDLE_MS; isBusy(); ) {
+      if (performance.now() > end) return leaveRunning(this.#device, isBusy, () => closeQuietly(this.#device))
       await new Promise(resolve => setTimeout(resolve, 10))
     }
-    return true
+    if (this.#failed) closeQuietly(this.#device)
+    else this.#device.close()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -4,6 +4,7 @@ import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import { type ErrorFields, SwitchyardError } from '../config/errors.js'
+import { isContextLost } from '../device/cuda/errors.js'
 import type { ControlBlock, RankStatus } from '../runtime/control.js'
 import { RankError } from '../runtime/errors.js'
 import { EngineError } from './errors.js'
@@ -44,6 +45,15 @@ const WAITERS_SHOWN = 4
 const CAUSE_SHOWN = 500
 /** Milliseconds in which a terminated thread ends, unless it is in native code that does not return. */
 const TERMINATE_MS = 1000
+/** Milliseconds in which a rank sees the abort word, unless it hangs. */
+const ABORT_MS = 300
+/**
+ * Milliseconds until a rank that does not hang is terminated for not seeing it: native code may take long, and some of it ends the whole
+ * process when its thread is being terminated while it returns.
+ */
+const NATIVE_MS = 5000
+/** The same of a rank that starts: it loads libraries and compiles kernels, one after another. */
+const STARTING_MS = 30_000
 
 export class RankHost {
   readonly control: ControlBlock
@@ -56,6 +66,8 @@ export class RankHost {
   #rejectFailure!: (error: Error) => void
   #watchdog: NodeJS.Timeout | undefined
   #failed: Error | null = null
+  /** The rank that the watchdog gave up. */
+  #hanging = -1
   #closing = false
 
   constructor(control: ControlBlock, events: RankHostEvents, names: OperationNames, limits: WatchLimits) {
@@ -129,7 +141,8 @@ export class RankHost {
   }
 
   /**
-   * Stops the ranks between steps; those that do not within `limitMs` are terminated.
+   * Stops the ranks between steps; those that do not within `limitMs` are terminated. Those of a failed engine end wherever they look
+   * at the abort word.
    * @throws RankError SY_RANK_STUCK when a thread does not end even so
    */
   async stop(limitMs: number): Promise<void> {
@@ -138,9 +151,9 @@ export class RankHost {
     const exits = Promise.all(this.#ranks.map(r => r.exited))
     if (this.#failed) this.control.abort()
     for (let rank = 0; rank < this.#ranks.length; rank++) this.send(rank, { kind: 'stop' })
-    // Ranks of a failed engine end at the abort word, unless they are the ones that hang.
-    await within(exits, this.#failed ? Math.min(limitMs, 300) : limitMs)
+    if (!this.#failed) await within(exits, limitMs)
     this.control.abort()
+    await Promise.all(this.#ranks.map(({ exited }, rank) => within(exited, this.#patienceWith(rank))))
     const left = new Set(this.#ranks.keys())
     const ends = this.#ranks.map(async ({ worker, commands }, rank) => {
       commands.close()
@@ -149,6 +162,12 @@ export class RankHost {
     })
     await within(Promise.all(ends), TERMINATE_MS)
     if (left.size > 0) throw this.#stuck([...left])
+  }
+
+  /** Milliseconds that a rank has to end at the abort word. */
+  #patienceWith(rank: number): number {
+    if (!this.#failed || rank === this.#hanging) return ABORT_MS
+    return this.control.status(rank).phase === 'starting' ? STARTING_MS : NATIVE_MS
   }
 
   #watch(): void {
@@ -163,7 +182,9 @@ export class RankHost {
       const statuses = this.#ranks.map((_, rank) => this.control.status(rank))
       seen = observe(statuses, seen, now)
       const verdict = judge(statuses, seen, limits, now)
-      if (verdict) this.#fail(this.#stalled(verdict))
+      if (!verdict) return
+      this.#hanging = verdict.rank
+      this.#fail(this.#stalled(verdict))
     }, period)
     this.#watchdog.unref()
   }
@@ -197,9 +218,12 @@ export class RankHost {
     const step = said('step') ?? status.step
     const operation = said('operation')
     const inStep = step > 0 ? ` in step ${step}` : ''
+    // A GPU that reaches another's memory fails with it, and may be the first to notice.
+    const orOther =
+      this.#ranks.length > 1 && isContextLost(Number(fields['number'])) ? ' (or in a kernel of another rank)' : ''
     if (operation !== undefined)
       return `rank ${rank} failed${inStep}, ${this.#where(rank, { operation, layer: said('layer') ?? -1, program: said('program') ?? 0, waitingFor: -1 })}`
-    return `rank ${rank} failed${inStep}, ${code === 'SY_CUDA_CALL' ? 'seen in ' : ''}${this.#where(rank)}`
+    return `rank ${rank} failed${inStep}, ${code === 'SY_CUDA_CALL' ? 'seen in ' : ''}${this.#where(rank)}${orOther}`
   }
 
   #died(rank: number, how: string): RankError {
