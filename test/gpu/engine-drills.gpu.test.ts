@@ -76,7 +76,7 @@ async function rehearse(point: DrillPoint, given: GivenFlags = {}): Promise<void
   )
   if (!(engine instanceof Engine)) {
     // The first vote may come before the last rank is known to be ready.
-    expect(kind).toBe('wrong_flag')
+    expect(kind, `${engine.code}: ${engine.message}`).toBe('wrong_flag')
     expectNamed(engine, point, [])
     return
   }

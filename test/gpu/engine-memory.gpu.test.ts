@@ -1,12 +1,13 @@
 // What a model had of a GPU's memory is free again when it is closed, load after load, with ranks in this thread and in their own.
 // The figures are of the whole GPU: nothing else may take or free memory of it meanwhile.
-import { afterAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import { CudaContext } from '../../src/device/cuda/context.js'
 import { Engine, GREEDY } from '../../src/engine/index.js'
 import { OneThreadEngine } from '../../src/engine/one-thread.js'
 import { drawing, flagsFor, type GivenFlags } from '../engine/harness.js'
 import { collect } from '../engine/requests.js'
 import { TEST_GPU } from './gpu.js'
+import { requireIdle } from './idle.js'
 
 const MIB = 2 ** 20
 /** What the driver hands out memory in is 2 MiB; a leak of one model's weights alone would be 90. */
@@ -19,6 +20,8 @@ if (gpus[0]!.driver.get('cuDeviceGetCount') > TEST_GPU + 1) gpus.push(new CudaCo
 afterAll(() => {
   for (const context of gpus) context[Symbol.dispose]()
 })
+
+beforeEach(() => requireIdle(gpus))
 
 /** Of each GPU, by which it has fewer bytes free than `before`. */
 const taken = (before: readonly number[]): number[] => free().map((bytes, i) => before[i]! - bytes)
