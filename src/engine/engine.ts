@@ -12,12 +12,12 @@ import { EncodeAside } from './encode-aside.js'
 import { EngineError, RequestError } from './errors.js'
 import type { RankCommand, RankReport } from './launch.js'
 import { launchesOf } from './launches.js'
-import { leaveRunning } from './left-running.js'
 import { LiveRequest } from './live-request.js'
 import { type EngineHooks, type ModelPlan, openTokenizer, planModel } from './load-model.js'
 import { LogitsCollector } from './logits-collector.js'
 import type { NodeDevice } from './node-device.js'
 import { openDevice } from './open-device.js'
+import { closeLater, openDeviceUntil } from './open-devices.js'
 import { RankHost } from './rank-host.js'
 import { lendersOf, loadRankPlaces } from './rank-places.js'
 import {
@@ -57,6 +57,8 @@ export class Engine implements GenerationEngine {
   #failed: Error | null = null
   #settleFailure!: (error: Error) => void
   #idle: (() => void) | null = null
+  /** The process may end as usual again. */
+  #closed: () => void = () => {}
 
   private constructor(
     plan: ModelPlan,
@@ -89,11 +91,17 @@ export class Engine implements GenerationEngine {
    */
   static async start(flags: EngineFlags, hooks: EngineHooks = {}): Promise<Engine> {
     const device = openDevice(flags)
+    const closed = openDeviceUntil(device)
     try {
-      return await Engine.#startOn(device, flags, hooks)
+      const engine = await Engine.#startOn(device, flags, hooks)
+      engine.#closed = closed
+      return engine
     } catch (error) {
       // A thread that cannot be ended may still use the device.
-      if (!(error instanceof RankError && error.code === 'SY_RANK_STUCK')) closeQuietly(device)
+      if (!(error instanceof RankError && error.code === 'SY_RANK_STUCK')) {
+        closeQuietly(device)
+        closed()
+      }
       throw error
     }
   }
@@ -357,11 +365,17 @@ export class Engine implements GenerationEngine {
     await this.#host.stop(5000)
     const isBusy = () => this.#host.queues.some(queue => this.#device.isBusy?.(queue))
     for (const end = performance.now() + IDLE_MS; isBusy(); ) {
-      if (performance.now() > end) return leaveRunning(this.#device, isBusy, () => closeQuietly(this.#device))
+      if (performance.now() > end) {
+        return closeLater(isBusy, () => {
+          closeQuietly(this.#device)
+          this.#closed()
+        })
+      }
       await new Promise(resolve => setTimeout(resolve, 10))
     }
     if (this.#failed) closeQuietly(this.#device)
     else this.#device.close()
+    this.#closed()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
