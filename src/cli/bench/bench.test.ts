@@ -1,6 +1,7 @@
 // What bench engine counts: speeds from streams that overlap, and the bytes a decode step must read.
 import { describe, expect, it } from 'vitest'
-import { EchoEngine } from '../../../test/echo-engine.js'
+import { byteTokenizer, EchoEngine } from '../../../test/echo-engine.js'
+import type { GenerationRequest } from '../../engine/request.js'
 import type { Program } from '../../program/index.js'
 import { measure, speedOf } from './run.js'
 import { decodeStepBytes, expectedExperts } from './step-bytes.js'
@@ -33,6 +34,23 @@ describe('speeds', () => {
     )
     expect(new Set(engine.requests.map(r => r.inputIds.join())).size).toBe(3)
     expect(speed.decodeTokensPerSecond).toBeGreaterThan(0)
+  })
+
+  it('fail with the error of a refused request, and leave the gate open', async () => {
+    const refused = byteTokenizer.encode('REFUSE', { addSpecialTokens: false })
+    const engine = new (class extends EchoEngine {
+      override generate(request: GenerationRequest) {
+        return super.generate({ ...request, inputIds: refused })
+      }
+    })()
+    const gate: string[] = []
+    const load = { batch: 2, promptTokens: 8, outputTokens: 6, seed: 1 }
+    const measured = measure(engine, load, () => performance.now(), {
+      pause: () => gate.push('pause'),
+      resume: () => gate.push('resume'),
+    })
+    await expect(measured).rejects.toMatchObject({ code: 'SY_ECHO_REFUSED' })
+    expect(gate).toEqual(['pause', 'resume'])
   })
 })
 

@@ -56,9 +56,18 @@ export async function measure(
     }),
   )
   if (gate) {
-    await new Promise(resolve => setTimeout(resolve, ARRIVAL_MS))
-    begin = now()
-    gate.resume()
+    let timer: NodeJS.Timeout | undefined
+    const arrived = new Promise(resolve => {
+      timer = setTimeout(resolve, ARRIVAL_MS)
+    })
+    try {
+      // A request that is refused ends the wait with its error.
+      await Promise.race([arrived, running])
+    } finally {
+      clearTimeout(timer)
+      begin = now()
+      gate.resume()
+    }
   }
   const tracks = await running
   return speedOf(load, tracks, begin)
