@@ -95,17 +95,17 @@ export function resolveFlags<T extends FlagTable>(
     const near = closest(key, Object.keys(table))
     throw new ConfigError('SY_CONFIG_UNKNOWN_FLAG', { flag: key, suggestion: suggestion(near) })
   }
-  const values: Record<string, unknown> = {}
+  const chosen: Record<string, unknown> = {}
   for (const [key, flag] of Object.entries(table)) {
     const own = (given as Readonly<Record<string, unknown>>)[key]
     const fromEnv = flag.env === undefined ? undefined : env[flag.env]
-    if (own !== undefined && own !== null) values[key] = check(flag, `--${flag.name}`, own)
-    else if (fromEnv !== undefined && fromEnv !== '') values[key] = check(flag, flag.env!, fromEnv)
-    else values[key] = flag.default
+    if (own !== undefined && own !== null) chosen[key] = check(flag, `--${flag.name}`, own)
+    else if (fromEnv !== undefined && fromEnv !== '') chosen[key] = check(flag, flag.env!, fromEnv)
   }
-  const onGpu = String(values['device'] ?? '').startsWith('cuda')
+  const onGpu = String(chosen['device'] ?? table['device']?.default ?? '').startsWith('cuda')
+  const values: Record<string, unknown> = {}
   for (const [key, flag] of Object.entries(table))
-    if (onGpu && 'defaultOnGpu' in flag && given[key] == null) values[key] = flag.defaultOnGpu
+    values[key] = chosen[key] ?? (onGpu && 'defaultOnGpu' in flag ? flag.defaultOnGpu : flag.default)
   return Object.freeze(values) as FlagValues<T>
 }
 

@@ -2,7 +2,7 @@
 import fc from 'fast-check'
 import { describe, expect, expectTypeOf, it } from 'vitest'
 import { ConfigError } from './config-errors.js'
-import { expectation } from './flag-spec.js'
+import { expectation, type FlagTable, resolveFlags } from './flag-spec.js'
 import { ENGINE_FLAGS, type EngineFlags, engineFlags, SERVER_FLAGS, serverFlags } from './flags.js'
 import { closest, editDistance } from './suggest.js'
 
@@ -55,6 +55,26 @@ describe('engine and server flags', () => {
     expect(serverFlags({}, { PORT: '8080' }).port).toBe(8080)
     expect(serverFlags({ port: 81 }, { PORT: '8080' }).port).toBe(81)
     expect(failure(() => serverFlags({}, { PORT: 'http' })).message).toContain('PORT is "http"')
+  })
+
+  it('read a variable on GPUs too, where the default is another', () => {
+    const table = {
+      device: { name: 'device', type: 'string', default: 'cuda', group: '', help: '' },
+      rows: {
+        name: 'rows',
+        type: 'integer',
+        min: 1,
+        max: 99,
+        default: 1,
+        defaultOnGpu: 2,
+        env: 'ROWS',
+        group: '',
+        help: '',
+      },
+    } as const satisfies FlagTable
+    expect(resolveFlags(table, {}, { ROWS: '7' }).rows).toBe(7)
+    expect(resolveFlags(table, {}).rows).toBe(2)
+    expect(resolveFlags(table, { device: 'cpu' }).rows).toBe(1)
   })
 
   it.each([
