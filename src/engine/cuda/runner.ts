@@ -16,6 +16,7 @@ import type { CudaRankDevice, RankLaunch } from '../launch.js'
 import { LogitEditor } from '../logit-edits.js'
 import type { DeviceState } from '../request.js'
 import { needsResults, type StepFlight, type StepRunner, type StepWork } from '../step-runner.js'
+import { GpuClock } from './gpu-clock.js'
 import { DecodeGraphs } from './graphs.js'
 import { type CudaPeers, checkPeers, isExchange, meet, waitsForPeers } from './peers.js'
 import { makeSlot, type Slot } from './slot.js'
@@ -86,6 +87,7 @@ export class CudaRunner implements StepRunner {
     }
     const { values: rows, vocab } = this.#logits
     this.#slots = device.slots.map(slot => makeSlot(slot, launch, device, kernels, { logits: rows, vocab }))
+    const clock = trace && new GpuClock(kernels, trace, this.#slots[0]!.stamps)
     this.#runs = programs.map((operations): ProgramRun => {
       const draw = operations.findLastIndex(op => op.kind === 'sample')
       return {
@@ -93,7 +95,7 @@ export class CudaRunner implements StepRunner {
         draw,
         graphs: new DecodeGraphs(stream),
         stampedGraphs: new DecodeGraphs(stream),
-        stamps: trace ? new DeviceStamps(kernels, operations, trace, this.#slots[0]!.stamps) : null,
+        stamps: trace && clock ? new DeviceStamps(kernels, operations, trace, clock) : null,
       }
     })
   }

@@ -6,8 +6,8 @@ import type { CudaEvent, LaunchArguments } from '../../device/cuda/types.js'
 import { f32View, hostBuffer, i32View } from '../../device/memory.js'
 import type { CudaRankDevice, RankLaunch } from '../launch.js'
 import type { RankOutputs } from '../step-runner.js'
+import type { PinnedStamps } from './gpu-clock.js'
 import { StagedInputs, type StepSlot } from './staging.js'
-import type { PinnedStamps } from './stamps.js'
 
 export interface Slot {
   readonly inputs: StagedInputs

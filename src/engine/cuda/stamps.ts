@@ -4,17 +4,9 @@ import type { CudaKernels } from '../../device/cuda/kernels.js'
 import type { LaunchArguments } from '../../device/cuda/types.js'
 import type { BoundOperation } from '../../program/index.js'
 import type { TraceRecorder } from '../../trace/index.js'
+import type { GpuClock } from './gpu-clock.js'
 
 const STAMP_BYTES = 8
-/** Tries of reading both clocks at once; the quickest is kept. */
-const TRIES = 8
-
-/** Pinned memory that stamps are copied to. */
-export interface PinnedStamps {
-  /** For the host's side of copies. */
-  readonly host: number
-  readonly values: BigUint64Array
-}
 
 /** What a traced step needs until it is written down. */
 export interface StampedStep {
@@ -29,14 +21,12 @@ export class DeviceStamps {
   readonly #stamp: LaunchArguments
   readonly #operations: readonly BoundOperation[]
   readonly #trace: TraceRecorder
-  readonly #pinned: PinnedStamps
-  /** Milliseconds of the trace's clock less those of the GPU's; NaN until both were read. */
-  #offset = Number.NaN
+  readonly #clock: GpuClock
 
-  /** @param pinned where a first stamp may go: no traced step is on its way then */
-  constructor(kernels: CudaKernels, operations: readonly BoundOperation[], trace: TraceRecorder, pinned: PinnedStamps) {
+  /** @param clock of all programs of the rank */
+  constructor(kernels: CudaKernels, operations: readonly BoundOperation[], trace: TraceRecorder, clock: GpuClock) {
     this.#kernels = kernels
-    this.#pinned = pinned
+    this.#clock = clock
     this.#operations = operations
     this.#trace = trace
     this.#address = kernels.workspace(stampBytes(operations.length), 'time stamps')
@@ -45,7 +35,7 @@ export class DeviceStamps {
 
   /** Recording is on: steps are to be stamped. */
   get wanted(): boolean {
-    if (this.#trace.active && Number.isNaN(this.#offset)) this.#readBothClocks()
+    if (this.#trace.active) this.#clock.compare()
     return this.#trace.active
   }
 
@@ -62,28 +52,10 @@ export class DeviceStamps {
 
   /** Writes a step down. @param stamps nanoseconds of the GPU's clock, as fetched */
   record(stamps: BigUint64Array, { step, program, rows }: StampedStep): void {
-    const ms = (index: number): number => Number(stamps[index]!) / 1e6 + this.#offset
+    const ms = (index: number): number => Number(stamps[index]!) / 1e6 + this.#clock.offset
     this.#operations.forEach(({ index }, i) => {
       this.#trace.deviceOperation(step, program, index, rows, ms(i), ms(i + 1))
     })
-  }
-
-  /** Once, when recording begins: waits for the stream, a few times some ten microseconds. */
-  #readBothClocks(): void {
-    const { stream } = this.#kernels
-    const { host, values } = this.#pinned
-    let best = Number.POSITIVE_INFINITY
-    stream.synchronize()
-    for (let i = 0; i < TRIES; i++) {
-      const before = this.#trace.now()
-      this.at(0)
-      stream.download(host, this.#address, STAMP_BYTES)
-      stream.synchronize()
-      const after = this.#trace.now()
-      if (after - before >= best) continue
-      best = after - before
-      this.#offset = (before + after) / 2 - Number(values[0]!) / 1e6
-    }
   }
 }
 
