@@ -30,7 +30,11 @@ describe('engine and server flags', () => {
   })
 
   it('have other defaults on GPUs, which a given value and no other device changes', () => {
-    expect(engineFlags({ device: 'cuda:0,1' })).toMatchObject({ chunkedPrefillSize: 8192, maxRunningRequests: 256 })
+    expect(engineFlags({ device: 'cuda:0,1' })).toMatchObject({
+      chunkedPrefillSize: 8192,
+      maxRunningRequests: 256,
+      deepepNumMaxDispatchTokensPerRank: 256,
+    })
     expect(engineFlags({ device: 'cuda', chunkedPrefillSize: 64, maxRunningRequests: null })).toMatchObject({
       chunkedPrefillSize: 64,
       maxRunningRequests: 256,

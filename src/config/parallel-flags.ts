@@ -128,6 +128,8 @@ export const PARALLEL_FLAGS = {
     min: 1,
     max: 65_536,
     default: 128,
+    // As many as requests run at once there: a step of decoding that does not fit goes 'normal', which has no graphs.
+    defaultOnGpu: 256,
     env: 'SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK',
     group: 'Experts',
     help: 'low-latency slots: tokens a rank may bring to one low-latency dispatch',
