@@ -1,44 +1,69 @@
-// The tensor core instruction of a warpgroup (sm_90a) that grouped_gemm_sm90.cu uses.
-// Names and layouts: PTX ISA 8.x, wgmma.mma_async, "Register Fragments".
+// wgmma of a warpgroup (sm_90a) with any number of columns that is a multiple of 16: d[64×N] = (accumulate ? d : 0) + a[64×16] · b[N×16]ᵀ, all
+// in shared memory as bf16 with k contiguous, sums in f32. Warp w of the warpgroup holds rows 16w to 16w + 15. With g = lane / 4, t = lane % 4:
+// d[4j], d[4j + 1] are row g, columns 8j + 2t and the next; d[4j + 2], d[4j + 3] the same columns of row g + 8.
+// (PTX ISA 8.x, wgmma.mma_async, "Register Fragments".)
 #pragma once
 #include "common.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)
 
-/// d[64×256] = (accumulate ? d : 0) + a[64×16] · b[256×16]ᵀ, both bf16 in shared memory with k contiguous.
-/// Warp w of the warpgroup holds rows 16w to 16w+15. With g = lane / 4, t = lane % 4: d[4j], d[4j+1] are row g, columns 8j + 2t and the
-/// next; d[4j+2], d[4j+3] the same columns of row g + 8.
-DEVICE void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) {
-  asm volatile(
-      "{\n .reg .pred p;\n setp.ne.b32 p, %130, 0;\n"
-      " wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-      " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-      " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-      " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
-      " %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"
-      " %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95,"
-      " %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111,"
-      " %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, p, 1, 1, 0, 0;\n}"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
-        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-        "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-        "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-        "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-        "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),
-        "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
-        "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]),
-        "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]),
-        "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-      : "l"(a), "l"(b), "r"(accumulate));
-}
+template <int N> struct Columns {};
+
+// Registers of 16 columns more: names in the instruction (0 to 2 are the descriptors and the predicate), and operands.
+#define WGMMA_NAMES_16 "%3, %4, %5, %6, %7, %8, %9, %10"
+#define WGMMA_NAMES_32 WGMMA_NAMES_16 ", %11, %12, %13, %14, %15, %16, %17, %18"
+#define WGMMA_NAMES_48 WGMMA_NAMES_32 ", %19, %20, %21, %22, %23, %24, %25, %26"
+#define WGMMA_NAMES_64 WGMMA_NAMES_48 ", %27, %28, %29, %30, %31, %32, %33, %34"
+#define WGMMA_NAMES_80 WGMMA_NAMES_64 ", %35, %36, %37, %38, %39, %40, %41, %42"
+#define WGMMA_NAMES_96 WGMMA_NAMES_80 ", %43, %44, %45, %46, %47, %48, %49, %50"
+#define WGMMA_NAMES_112 WGMMA_NAMES_96 ", %51, %52, %53, %54, %55, %56, %57, %58"
+#define WGMMA_NAMES_128 WGMMA_NAMES_112 ", %59, %60, %61, %62, %63, %64, %65, %66"
+#define WGMMA_NAMES_144 WGMMA_NAMES_128 ", %67, %68, %69, %70, %71, %72, %73, %74"
+#define WGMMA_NAMES_160 WGMMA_NAMES_144 ", %75, %76, %77, %78, %79, %80, %81, %82"
+#define WGMMA_NAMES_176 WGMMA_NAMES_160 ", %83, %84, %85, %86, %87, %88, %89, %90"
+#define WGMMA_NAMES_192 WGMMA_NAMES_176 ", %91, %92, %93, %94, %95, %96, %97, %98"
+#define WGMMA_NAMES_208 WGMMA_NAMES_192 ", %99, %100, %101, %102, %103, %104, %105, %106"
+#define WGMMA_NAMES_224 WGMMA_NAMES_208 ", %107, %108, %109, %110, %111, %112, %113, %114"
+#define WGMMA_NAMES_240 WGMMA_NAMES_224 ", %115, %116, %117, %118, %119, %120, %121, %122"
+#define WGMMA_NAMES_256 WGMMA_NAMES_240 ", %123, %124, %125, %126, %127, %128, %129, %130"
+#define WGMMA_EIGHT(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_OPERANDS_16 WGMMA_EIGHT(0)
+#define WGMMA_OPERANDS_32 WGMMA_OPERANDS_16, WGMMA_EIGHT(8)
+#define WGMMA_OPERANDS_48 WGMMA_OPERANDS_32, WGMMA_EIGHT(16)
+#define WGMMA_OPERANDS_64 WGMMA_OPERANDS_48, WGMMA_EIGHT(24)
+#define WGMMA_OPERANDS_80 WGMMA_OPERANDS_64, WGMMA_EIGHT(32)
+#define WGMMA_OPERANDS_96 WGMMA_OPERANDS_80, WGMMA_EIGHT(40)
+#define WGMMA_OPERANDS_112 WGMMA_OPERANDS_96, WGMMA_EIGHT(48)
+#define WGMMA_OPERANDS_128 WGMMA_OPERANDS_112, WGMMA_EIGHT(56)
+#define WGMMA_OPERANDS_144 WGMMA_OPERANDS_128, WGMMA_EIGHT(64)
+#define WGMMA_OPERANDS_160 WGMMA_OPERANDS_144, WGMMA_EIGHT(72)
+#define WGMMA_OPERANDS_176 WGMMA_OPERANDS_160, WGMMA_EIGHT(80)
+#define WGMMA_OPERANDS_192 WGMMA_OPERANDS_176, WGMMA_EIGHT(88)
+#define WGMMA_OPERANDS_208 WGMMA_OPERANDS_192, WGMMA_EIGHT(96)
+#define WGMMA_OPERANDS_224 WGMMA_OPERANDS_208, WGMMA_EIGHT(104)
+#define WGMMA_OPERANDS_240 WGMMA_OPERANDS_224, WGMMA_EIGHT(112)
+#define WGMMA_OPERANDS_256 WGMMA_OPERANDS_240, WGMMA_EIGHT(120)
+#define WGMMA_COLUMNS(N)                                                                                                        \
+  DEVICE void wgmma_columns(Columns<N>, float *d, u64 a, u64 b, u32 accumulate) {                                               \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %2, 0;\n"                                                                  \
+                 " wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_NAMES_##N "}, %0, %1, p, 1, 1, 0, 0;\n}"    \
+                 : "+l"(a), "+l"(b), "+r"(accumulate), WGMMA_OPERANDS_##N);                                                     \
+  }
+WGMMA_COLUMNS(16)
+WGMMA_COLUMNS(32)
+WGMMA_COLUMNS(48)
+WGMMA_COLUMNS(64)
+WGMMA_COLUMNS(80)
+WGMMA_COLUMNS(96)
+WGMMA_COLUMNS(112)
+WGMMA_COLUMNS(128)
+WGMMA_COLUMNS(144)
+WGMMA_COLUMNS(160)
+WGMMA_COLUMNS(176)
+WGMMA_COLUMNS(192)
+WGMMA_COLUMNS(208)
+WGMMA_COLUMNS(224)
+WGMMA_COLUMNS(240)
+WGMMA_COLUMNS(256)
 
 #endif // sm_90a
-

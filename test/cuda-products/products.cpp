@@ -4,9 +4,6 @@
 #include "row_tiles.cuh"
 #include "wgmma.cuh"
 
-namespace columns_kernels {
-#include "grouped_gemm_columns_sm90.cu"
-}
 namespace grouped_kernels {
 #include "grouped_gemm_sm90.cu"
 }
@@ -80,7 +77,7 @@ struct Rows {
 
 struct Grouped {
   const char *name;
-  enum { MMA, SM90, COLUMNS } kernel;
+  enum { MMA, SM90 } kernel;
   bool gated;
   std::vector<int> rows; // of each group; below 0: of none
   int n, k, blocks, chunk;
@@ -91,7 +88,7 @@ void run(const Grouped &c) {
   std::vector<int> groupOf;
   for (size_t g = 0; g < c.rows.size(); g++) {
     const int count = abs(c.rows[g]), group = c.rows[g] < 0 ? -1 : (int)g;
-    const int each = rows_of_tile(count, c.kernel == Grouped::COLUMNS ? 288 : 128);
+    const int each = rows_of_tile(count, c.kernel == Grouped::SM90 ? 288 : 128);
     for (int at = 0; at < count; at += each) tiles.push_back({group, (int)groupOf.size() + at, std::min(each, count - at), 0});
     groupOf.insert(groupOf.end(), count, group);
   }
@@ -104,8 +101,8 @@ void run(const Grouped &c) {
     launch({(unsigned)((c.n + width - 1) / width), (unsigned)count + 1, 1}, 256, 46080, [&] {
       kernel(r.x.data(), r.xStride, w, r.matrixBytes(), r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k);
     });
-  } else if (c.kernel == Grouped::COLUMNS) {
-    const auto kernel = c.gated ? columns_kernels::grouped_gemm_columns_gated : columns_kernels::grouped_gemm_columns;
+  } else {
+    const auto kernel = c.gated ? grouped_kernels::grouped_gemm_gated : grouped_kernels::grouped_gemm;
     const u64 row = (u64)c.k * 2, matrix = (u64)r.matrixBytes();
     const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total}, {(u64)r.xStride * 2}, {64, 32}};
     TensorMap large = x;
@@ -119,12 +116,6 @@ void run(const Grouped &c) {
     launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 53248 + 16384 + 1024 + 64, [&] {
       kernel(x, large, c.gated ? gated : plain, boxes(32), boxes(8), r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk);
     });
-  } else {
-    const auto kernel = c.gated ? grouped_kernels::grouped_gemm_gated : grouped_kernels::grouped_gemm;
-    const TensorMap x{reinterpret_cast<u8 *>(r.x.data()), {(u64)c.k, (u64)total}, {(u64)r.xStride * 2}, {64, 128}};
-    const TensorMap weights{w, {(u64)c.k, (u64)r.matrixBytes() / 2 / c.k, (u64)groups}, {(u64)c.k * 2, (u64)r.matrixBytes()}, {64, 128, 1}};
-    launch({(unsigned)c.blocks, 1, 1}, 384, 4 * 49152 + 1024 + 64,
-           [&] { kernel(x, weights, r.half.data(), r.outStride, tiles.data(), &count, c.n, c.k, c.chunk); });
   }
   bool ok = true;
   for (int row = 0; row <= total; row++)
@@ -209,14 +200,14 @@ int main() {
   const Grouped grouped[] = {
       {"mma, ragged groups", Grouped::MMA, false, {1, 130, 0, 200}, 136, 136, 0, 0},
       {"mma, gated, rows of no group", Grouped::MMA, true, {77, -128, 5}, 72, 72, 0, 0},
-      {"wgmma, one tile", Grouped::SM90, false, {128}, 256, 64, 1, 8},
-      {"wgmma, ragged groups, several tiles a block", Grouped::SM90, false, {1, 130, 0, 200, -5, 9}, 264, 520, 3, 2},
-      {"wgmma, gated", Grouped::SM90, true, {77, -128, 5, 130}, 136, 328, 4, 8},
-      {"columns, one tile", Grouped::COLUMNS, false, {256}, 128, 64, 1, 1},
-      {"columns, two instructions a step", Grouped::COLUMNS, false, {285}, 136, 328, 2, 1},
-      {"columns, results in all places", Grouped::COLUMNS, false, {251, 60, 279, 201, 8, 230}, 264, 200, 3, 1},
-      {"columns, ragged groups, several tiles a block", Grouped::COLUMNS, false, {1, 330, 0, 170, -5, 39}, 264, 392, 3, 2},
-      {"columns, gated", Grouped::COLUMNS, true, {77, -128, 5, 281, 250}, 72, 328, 4, 2},
+      {"wgmma, one tile", Grouped::SM90, false, {256}, 128, 64, 1, 1},
+      {"wgmma, two instructions a step", Grouped::SM90, false, {285}, 136, 328, 2, 1},
+      {"wgmma, results in all places", Grouped::SM90, false, {251, 60, 279, 201, 8, 230}, 264, 200, 3, 1},
+      {"wgmma, ragged groups, several tiles a block", Grouped::SM90, false, {1, 330, 0, 170, -5, 39}, 264, 392, 3, 2},
+      {"wgmma, one step of k, the largest tiles after each other", Grouped::SM90, false, {285, 279, 60, 288, 201, 280}, 264, 40, 2, 1},
+      {"wgmma, three steps", Grouped::SM90, false, {285, 12, 279, 60}, 136, 136, 1, 1},
+      {"wgmma, gated, one step", Grouped::SM90, true, {285, 12, 279, 60, 190, 30}, 72, 40, 1, 1},
+      {"wgmma, gated", Grouped::SM90, true, {77, -128, 5, 281, 250}, 72, 328, 4, 2},
   };
   const Sorted sorted[] = {
       {"rows of one token", 1, 8, 16, 64},

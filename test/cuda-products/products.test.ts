@@ -5,10 +5,7 @@ import { afterAll, beforeAll, describe, it } from 'vitest'
 import { EmulatedKernels, filesOf, noCompiler } from '../emulated-kernels.js'
 
 const here = fileURLToPath(new URL('.', import.meta.url))
-const KERNELS = [
-  ...['grouped_gemm_columns_sm90.cu', 'grouped_gemm_sm90.cu', 'grouped_gemm_mma.cu'],
-  ...['expert_rows.cu', 'row_tiles.cuh', 'gemv.cu'],
-]
+const KERNELS = [...['grouped_gemm_sm90.cu', 'grouped_gemm_mma.cu'], ...['expert_rows.cu', 'row_tiles.cuh', 'gemv.cu']]
 
 describe.skipIf(noCompiler)('products on an emulated GPU', () => {
   let emulated: EmulatedKernels

@@ -42,4 +42,5 @@ inline void multiply64(int columns, float *d, u64 a, u64 b, int accumulate) {
     }
   });
 }
-inline void wgmma_m64n256k16(float (&d)[128], u64 a, u64 b, int accumulate) { multiply64(256, d, a, b, accumulate); }
+template <int N> struct Columns {};
+template <int N> void wgmma_columns(Columns<N>, float *d, u64 a, u64 b, int accumulate) { multiply64(N, d, a, b, accumulate); }

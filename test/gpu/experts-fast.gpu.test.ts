@@ -10,7 +10,6 @@ const gpu = openGpu()
 const WAYS: readonly (readonly [string, number, GroupedVariant])[] = [
   ['slot by slot', 4096, 'mma'],
   ['sorted, mma', 0, 'mma'],
-  ['sorted, columns', 0, 'columns'],
   ['sorted, sm90', 0, 'sm90'],
 ]
 

@@ -27,6 +27,14 @@ const CASES: readonly Case[] = [
   { name: 'ragged groups, not aligned', rows: [1, 130, 0, 300, 17], n: 136, k: 136 },
   { name: 'aligned groups with tiles of no group', rows: [100, -128, 256, 40], n: 512, k: 192, align: 128 },
   { name: 'more tiles than blocks', rows: [900, 1000, 37, 1500, 128, 700], n: 1024, k: 72 },
+  { name: 'large tiles after each other', rows: [285, 279, 60, 288, 201, 280, 8, 270], n: 4096, k: 72 },
+  {
+    name: 'gated, tiles of all lengths after each other',
+    rows: [285, 12, 279, 60, 190, 30, 250],
+    n: 3072,
+    k: 136,
+    gated: true,
+  },
   { name: 'gated', rows: [128, 5], n: 128, k: 128, gated: true },
   {
     name: 'every width of a tile',

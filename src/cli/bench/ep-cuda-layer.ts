@@ -20,12 +20,12 @@ import { storedDeepEp, storedGemmUs } from './ep-stored.js'
 const interOf = (hidden: number): number =>
   hidden === 7168 ? 2048 : hidden === 2048 ? 768 : Math.max(128, hidden >> 2)
 
-/** Kernels of the grouped product and how many row tiles a strip of their walk holds: the fastest is taken. */
+/** How many row tiles a strip of the grouped product's walk holds: the fastest is taken. */
 const VARIANTS = [
-  { variant: 'columns', strip: 1 },
-  { variant: 'columns', strip: 2 },
-  { variant: 'columns', strip: 4 },
-  { variant: 'columns', strip: 8 },
+  { variant: 'sm90', strip: 1 },
+  { variant: 'sm90', strip: 2 },
+  { variant: 'sm90', strip: 4 },
+  { variant: 'sm90', strip: 8 },
 ] as const
 
 interface LayerRank {
@@ -194,7 +194,7 @@ function bindLayer(r: NodeRank, m: number, shape: EpCudaShape, { x, out }: Prepa
     ids: { address: addresses.ids, stride: topK },
     weights: { address: addresses.weights, stride: topK },
   }
-  const notify = r.peer.bindNotify(0, mine, { alignment: 128, tiles, tileCount, tileRows: mostTileRows('columns') })
+  const notify = r.peer.bindNotify(0, mine, { alignment: 128, tiles, tileCount, tileRows: mostTileRows('sm90') })
   const expand = { to: { address: to, stride: hidden * 2 }, rows }
   const send = r.peer.bindDispatch(0, mine, { kind: 'wire', address: x[m]!, stride: hidden * 2 }, { expand })
   const gateUp = matrix(2 * inter, hidden)

@@ -83,13 +83,12 @@ const FEW_ROWS: readonly GroupedShape[] = [
 ]
 
 const waysOfMany = ([, perGroup]: GroupedShape): GroupedWay[] => [
-  ['columns', 1],
-  ['columns', 2],
-  ['columns', 4],
-  ['sm90', 8],
+  ['sm90', 1],
+  ['sm90', 2],
+  ['sm90', 4],
   ...(perGroup === 512 ? ([['mma']] as const) : []),
 ]
-const waysOfFew = (): GroupedWay[] => [['columns'], ['sm90']]
+const waysOfFew = (): GroupedWay[] => [['sm90']]
 
 function* grouped(
   b: BenchDevice,
@@ -221,11 +220,7 @@ function* experts(b: BenchDevice): Iterable<KernelFigure> {
       b.context.download(bits, b.kernels.addressOf(out))
       return new Float32Array(Uint32Array.from(bits, w => w << 16).buffer)
     }
-    const ways = [
-      ...(slots <= 64 ? [['gemv', slots, 'columns'] as const] : []),
-      ['sorted columns', 0, 'columns'] as const,
-      ['sorted sm90', 0, 'sm90'] as const,
-    ]
+    const ways = [...(slots <= 64 ? [['gemv', slots, 'sm90'] as const] : []), ['sorted', 0, 'sm90'] as const]
     let reference: Float32Array | null = null
     for (const [name, gemvSlots, variant] of [['sorted mma', 0, 'mma'] as const, ...ways]) {
       const out = b.lend(rows * HIDDEN * 2)

@@ -1,33 +1,26 @@
 // Grouped products over many rows on a GPU: rows lie tile by tile, a tile has one group. Which tiles there are is read on the device, so
-// nothing here depends on a step's routing. Kernels: grouped_gemm_columns_sm90.cu, grouped_gemm_sm90.cu, grouped_gemm_mma.cu.
+// nothing here depends on a step's routing. Kernels: grouped_gemm_sm90.cu, grouped_gemm_mma.cu.
 import type { PackedMatrix } from '../../ops.js'
 import type { CudaKernels } from '../kernels.js'
 
 /** Bytes of a tile's record: i32 group, first row, rows, 0. */
 export const TILE_BYTES = 16
 
-/**
- * `columns`: rows of x are the columns of the tensor cores' products, tiles as long as a group of usual length; `sm90`: a block a tile of
- * 128 rows; `mma`: the slow path and reference.
- */
-export type GroupedVariant = 'columns' | 'sm90' | 'mma'
+/** `sm90`: Hopper's tensor cores and bulk copies; `mma`: for older GPUs, and the reference on the device. */
+export type GroupedVariant = 'sm90' | 'mma'
 
 /** Rows of a tile, at most. */
-const MOST_ROWS = { columns: 288, sm90: 128, mma: 128 } as const
+const MOST_ROWS = { sm90: 288, mma: 128 } as const
 /** Columns of `out` that a block makes. */
-const WIDTH = {
-  columns: { plain: 128, gated: 64 },
-  sm90: { plain: 256, gated: 128 },
-  mma: { plain: 64, gated: 32 },
-} as const
-const THREADS = { columns: 384, sm90: 384, mma: 256 } as const
-/** 4 stages, room to align them to 1 KiB, barriers. */
-const SHARED_BYTES = { columns: 4 * (52 << 10) + (16 << 10) + 1024 + 64, sm90: 4 * (48 << 10) + 1024 + 64 } as const
-/** Row tiles that one strip of the walk over tiles holds: with the column tiles beside them about a wave of 132 blocks. */
-const STRIP = { columns: 4, sm90: 8 } as const
+const WIDTH = { sm90: { plain: 128, gated: 64 }, mma: { plain: 64, gated: 32 } } as const
+const THREADS = { sm90: 384, mma: 256 } as const
+/** sm90: 4 stages, results beside them, room to align them to 1 KiB, barriers. */
+const SHARED_BYTES = 4 * (52 << 10) + (16 << 10) + 1024 + 64
+/** sm90: row tiles that one strip of the walk over tiles holds, so that those of a long group read its weights together. */
+const STRIP = 2
 
 /** What a GPU of this capability (90: Hopper) uses where nobody asks for another. */
-export const groupedVariant = (capability: number): GroupedVariant => (capability === 90 ? 'columns' : 'mma')
+export const groupedVariant = (capability: number): GroupedVariant => (capability === 90 ? 'sm90' : 'mma')
 
 /** Most rows of a tile for the kernel that will take it. */
 export const mostTileRows = (variant: GroupedVariant): number => MOST_ROWS[variant]
@@ -69,73 +62,54 @@ export function refusesGrouped({ x, weight, out, gated }: GroupedGemmSpec): stri
 type LaunchTiles = (maxTiles?: number) => void
 
 export function bindGroupedGemm(d: CudaKernels, spec: GroupedGemmSpec): LaunchTiles {
-  const variant = spec.variant ?? groupedVariant(d.properties.capability)
-  if (variant === 'mma') return bindMma(d, spec)
-  const { weight, out, gated, tiles, tileCount } = spec
-  const n = gated ? weight.n / 2 : weight.n
-  const tail = [out.address, out.stride, tiles, tileCount, n, weight.k, spec.strip ?? STRIP[variant]]
-  const bound = variant === 'columns' ? bindColumns(d, spec, n, tail) : bindRows(d, spec, tail)
-  const columns = Math.ceil(n / WIDTH[variant][gated ? 'gated' : 'plain'])
-  return (maxTiles = spec.maxTiles) => {
-    // Blocks without a tile leave at once; fewer of them start sooner.
-    const blocks = Math.min(d.properties.sms, maxTiles * columns)
-    if (maxTiles > 0) bound.launch([blocks, 1, 1], THREADS[variant], SHARED_BYTES[variant])
-  }
+  return (spec.variant ?? groupedVariant(d.properties.capability)) === 'mma' ? bindMma(d, spec) : bindSm90(d, spec)
 }
 
-const MAP = { dtype: 'bf16', l2Promotion: '256B' } as const
-const TAIL = ['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'] as const
-
-function bindColumns(d: CudaKernels, { x, weight, out, gated }: GroupedGemmSpec, n: number, tail: readonly number[]) {
-  const rows = (count: number) =>
+function bindSm90(d: CudaKernels, spec: GroupedGemmSpec): LaunchTiles {
+  const { x, weight, out, gated, tiles, tileCount } = spec
+  const n = gated ? weight.n / 2 : weight.n
+  const MAP = { dtype: 'bf16', l2Promotion: '256B' } as const
+  const boxOfRows = (rows: number) =>
+    d.tensorMap({
+      ...{ ...MAP, address: x.address, swizzle: '128B' },
+      ...{ sizes: [weight.k, x.rows], strides: [x.stride * 2], box: [64, rows] },
+    })
+  const boxOfResults = (rows: number) =>
     d.tensorMap({
       ...{ ...MAP, address: out.address, sizes: [n, x.rows], strides: [out.stride * 2] },
-      ...{ box: [gated ? 32 : 64, count], swizzle: gated ? '64B' : '128B' },
+      ...{ box: [gated ? 32 : 64, rows], swizzle: gated ? '64B' : '128B' },
     })
   const rowBytes = weight.k * 2
-  const address = d.addressOf(weight.span)
   // Gate and up rows come in turns of 8: they are seen as [blocks of 8, gate or up, 8].
-  const seen = gated
+  const weights = gated
     ? {
         sizes: [weight.k, 8, 2, n / 8, weight.count],
         strides: [rowBytes, rowBytes * n, rowBytes * 8, weight.strideBytes],
         box: [64, 8, 2, 8, 1],
       }
     : { sizes: [weight.k, n, weight.count], strides: [rowBytes, weight.strideBytes], box: [64, 128, 1] }
-  return d
-    .kernel('grouped_gemm_columns_sm90.cu', gated ? 'grouped_gemm_columns_gated' : 'grouped_gemm_columns')
+  const args = d
+    .kernel('grouped_gemm_sm90.cu', gated ? 'grouped_gemm_gated' : 'grouped_gemm')
     .bind(
-      ['tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', ...TAIL],
       [
-        boxOfRows(d, x, weight.k, 32),
-        boxOfRows(d, x, weight.k, 128),
-        d.tensorMap({ ...MAP, address, swizzle: '128B', ...seen }),
-        rows(32),
-        rows(8),
-        ...tail,
+        ...(['tensorMap', 'tensorMap', 'tensorMap', 'tensorMap', 'tensorMap'] as const),
+        ...(['u64', 'u64', 'u64', 'u64', 'i32', 'i32', 'i32'] as const),
+      ],
+      [
+        ...[boxOfRows(32), boxOfRows(128)],
+        d.tensorMap({ ...MAP, address: d.addressOf(weight.span), swizzle: '128B', ...weights }),
+        ...[boxOfResults(32), boxOfResults(8), out.address, out.stride],
+        ...[tiles, tileCount, n, weight.k, spec.strip ?? STRIP],
       ],
       { programmatic: true },
     )
+  const columns = Math.ceil(n / WIDTH.sm90[gated ? 'gated' : 'plain'])
+  return (maxTiles = spec.maxTiles) => {
+    // Blocks without a tile leave at once; fewer of them start sooner.
+    const blocks = Math.min(d.properties.sms, maxTiles * columns)
+    if (maxTiles > 0) args.launch([blocks, 1, 1], THREADS.sm90, SHARED_BYTES)
+  }
 }
-
-function bindRows(d: CudaKernels, { x, weight, gated }: GroupedGemmSpec, tail: readonly number[]) {
-  const weights = d.tensorMap({
-    ...{ ...MAP, address: d.addressOf(weight.span), swizzle: '128B' },
-    ...{ sizes: [weight.k, weight.n, weight.count], strides: [weight.k * 2, weight.strideBytes], box: [64, 128, 1] },
-  })
-  return d
-    .kernel('grouped_gemm_sm90.cu', gated ? 'grouped_gemm_gated' : 'grouped_gemm')
-    .bind(['tensorMap', 'tensorMap', ...TAIL], [boxOfRows(d, x, weight.k, 128), weights, ...tail], {
-      programmatic: true,
-    })
-}
-
-/** What one bulk copy loads of x: 64 of its k elements, of `rows` rows. */
-const boxOfRows = (d: CudaKernels, x: GroupedGemmSpec['x'], k: number, rows: number) =>
-  d.tensorMap({
-    ...{ ...MAP, address: x.address, swizzle: '128B' },
-    ...{ sizes: [k, x.rows], strides: [x.stride * 2], box: [64, rows] },
-  })
 
 function bindMma(d: CudaKernels, spec: GroupedGemmSpec): LaunchTiles {
   const { x, weight, out, gated, tiles, tileCount } = spec
