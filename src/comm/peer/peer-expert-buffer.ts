@@ -8,9 +8,11 @@ import { PeerCore, type PeerCoreOptions } from './peer-core.js'
 import { PeerLowLatencyMode } from './peer-low-latency.js'
 import { PeerNormalMode } from './peer-normal.js'
 import { MAX_PEERS } from './region.js'
+import { checkSharedMemory } from './shared-memory.js'
 
 /**
- * What kernels take: rows in pieces of 16 elements, wires f32, bf16 and (to the experts) fp8, straight to their places.
+ * What kernels take: rows in pieces of 16 elements, wires f32, bf16 and (to the experts) fp8, straight to their places, and no more
+ * tokens than a block can count.
  * @throws ExpertBufferError SY_EP_BAD_CONFIG
  */
 export function checkPeerConfig(config: ExpertBufferConfig): void {
@@ -24,6 +26,7 @@ export function checkPeerConfig(config: ExpertBufferConfig): void {
   for (const wire of [n?.dispatchWire, l?.dispatchWire]) need(wire !== 'int8', 'wire', wire, 'f32, bf16 or fp8 on GPUs')
   for (const wire of [n?.combineWire, l?.combineWire])
     need(!wire || wire === 'f32' || wire === 'bf16', 'combine wire', wire, 'f32 or bf16 on GPUs')
+  checkSharedMemory(config)
 }
 
 /** Host memory in which members announce what they do. */

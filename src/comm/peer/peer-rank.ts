@@ -5,10 +5,11 @@ import type { CudaContext } from '../../device/cuda/context.js'
 import { PinnedLender } from '../../device/cuda/host-memory.js'
 import type { StreamKernels } from '../../device/cuda/kernels.js'
 import { type MemorySpan, u8View } from '../../device/memory.js'
-import { type ExpertBufferConfig, totalExperts, wireOf } from '../expert-buffer-config.js'
+import { type ExpertBufferConfig, wireOf } from '../expert-buffer-config.js'
 import { meaningfulBytes } from '../wire/codec.js'
 import type { WireDtype, WireFormat } from '../wire/format.js'
 import { type Area, groupRecord, layOutRegion, MAX_BACK_PARTS, memberTable, type Region, STATE } from './region.js'
+import { notifySharedBytes, slotsSharedBytes } from './shared-memory.js'
 
 const NORMAL = 'ep_normal_sm90.cu'
 const SLOTS = 'ep_slots_sm90.cu'
@@ -234,9 +235,6 @@ export class PeerRank implements Disposable {
     }: { alignment?: number; tiles?: number; tileCount?: number; tileRows?: number } = {},
   ): LaunchTokens {
     const { ids, tokens } = routing
-    const experts = totalExperts(this.config)
-    const shared = (tokens: number): number =>
-      4 * (tokens + this.size * Math.ceil(tokens / 32) + experts + this.size * this.region.countStride) + experts
     const args = this.kernels
       .kernel(NORMAL, 'ep_notify')
       .bind(
@@ -245,7 +243,7 @@ export class PeerRank implements Disposable {
       )
     return forTokens(tokens, now => {
       args.set(4, now)
-      args.launch([1, 1, 1], 1024, shared(now))
+      args.launch([1, 1, 1], 1024, notifySharedBytes(this.config, now))
     })
   }
 
@@ -341,7 +339,7 @@ export class PeerRank implements Disposable {
     x: DispatchRows,
     { sms = this.sms, programmatic = false }: LowLatencyLaunch = {},
   ): LaunchTokens {
-    const { dispatchWire, slots } = this.config.lowLatency!
+    const { dispatchWire } = this.config.lowLatency!
     const { topK } = this.config
     const { args: head, pieces } = this.#rowArguments(x, dispatchWire)
     const name = x.kind === 'wire' ? 'ep_slots_copy' : `ep_slots_fp8_${x.kind}`
@@ -355,11 +353,10 @@ export class PeerRank implements Disposable {
         [this.#group, parity, phases, ...state, topK, ...head, ...this.#choices(routing)],
         { programmatic },
       )
-    const lists = this.size * (slots * Math.ceil(topK / 2) + Math.ceil(slots / 32))
     return forTokens(routing.tokens, now => {
       const blocks = Math.min(sms, Math.max(now, this.region.mostLocalExperts, 1))
       args.set(layout.length + 4, now)
-      args.launch([blocks, 1, 1], threadsFor(pieces), 4 * (now + lists))
+      args.launch([blocks, 1, 1], threadsFor(pieces), slotsSharedBytes(this.config, now))
     })
   }
 
