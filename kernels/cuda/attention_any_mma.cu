@@ -8,7 +8,9 @@
 // conflicts for ldmatrix.
 //
 // Bound: latency for few rows (sequence, page, keys, one after another), then bytes of keys and values.
-// Times: none yet.
+// Times (H200, in graphs; in brackets bytes at 4.1 TB/s; 1, 32, 128 rows): 8 heads over a latent of 64 + 16, context 480: 6.1, 7.7, 9.7 us (2.5 for
+// the last); 32 heads over 8 of 96, context 512: 7.1, 18.2, 62.7 us (0.4, 12.4, 49.5). One row of 32,768 of the former 16.4 us (1.3). Prompts of
+// 2,048: 129 us and 1.31 ms, their operations 6 and 32 us.
 #include "attention_any.cuh"
 
 #ifndef ANY_STAGES

@@ -12,9 +12,10 @@
 // A 16-byte chunk c of a key or value lies at chunk c ^ (key & 7): no bank conflicts for cp.async or ldmatrix.
 //
 // Bound: bytes of K and V once, 512 * context * KV heads a row at HD 128. Compute is below 15% of that time.
-// Times (H200, 32 heads over 4 of 128, context 512, in graphs; limit 4.1 TB/s): 1 row 8.0 us (limit 0.3), 32 rows 14.9 (8.3), 128 rows
-// 40.5 (33.2), 256 rows 77.2 (66.5); 16 rows of 8,192 70.8 (65.5). In that version the last block read maxima and totals of all parts
-// before any sums.
+// Versions and times (H200, 32 heads over 4 of 128, context 512, in graphs; limits at 4.1 TB/s: 0.3, 8.3, 33.2, 66.5 us, and 65.5 for 8,192):
+//   1. the last block reads maxima and totals of all parts before any sums: 1 row 8.0 us, 32 rows 14.9, 128 rows 40.5, 256 rows 77.2; 16 rows of
+//      8,192 70.8.
+//   2. eight parts under way at a time, launches that overlap: 6.1, 13.7, 40.5, 79.4; 71.8.
 #include "attention_batch.cuh"
 
 namespace {

@@ -6,7 +6,7 @@
 // publish_results: what a step drew, into pinned host memory: [ids | log-probabilities | fault words].
 // stamp: the GPU's clock in nanoseconds, by one thread.
 // Algorithm: four independent loads a thread at a time, since a load over the bus takes about a microsecond.
-// Versions and times: not measured yet.
+// Versions and times: one version, not timed alone.
 #include "common.cuh"
 
 namespace {

@@ -6,7 +6,8 @@
 // elements in registers between the sum and the product; what exceeds the registers is read again. 16-byte accesses where
 // addresses allow (V = 8 or 4 elements). A thread's first weights are read before the kernel waits for the one before it. The shape of the sum depends on the width alone, so a row's bits do not depend on
 // other rows. out may be x.
-// Versions and times: block a row, 16-byte accesses: not measured yet.
+// Versions and times (H200, bf16, with residual, 2,048 wide; 1, 32, 128, 16384 rows; memory alone 98 us for the last): block a row, 16-byte
+// accesses: 1.5, 1.7, 2.2, 106 us.
 #include "elements.cuh"
 
 namespace {

@@ -3,7 +3,8 @@
 // Shapes: x and out [rows, heads pieces of width, headStride apart], f32 or bf16; positions i32 [rows]; cosSin f32
 // [positions, width], cosines then sines. Pairs (i, i + width/2), or (2i, 2i + 1) when interleaved; written de-interleaved.
 // Algorithm: a warp a head. All pairs of a head are read before any is written, so out may be x.
-// Versions and times: warp a head: not measured yet.
+// Versions and times (H200, bf16, 32 heads of 128; 1, 128, 16384 rows; memory alone 65 us for the last): warp a head: 2.3, 3.2, 214 us.
+// Most ropes are part of fused_qk.cu.
 #include "elements.cuh"
 
 namespace {

@@ -74,7 +74,7 @@ export const ENGINE_FLAGS = {
     min: 1,
     max: 1 << 20,
     default: 512,
-    // As SGLang on GPUs with 60 GB and more (server_args.py).
+    // As SGLang on GPUs with 60 GB and more (server_args.py); here on every GPU, whatever its memory.
     defaultOnGpu: 8192,
     group: 'Scheduling',
     help: 'prompt tokens that one step takes at most; longer prompts go in chunks',
