@@ -1,7 +1,7 @@
 // `switchyard bench ep --device cuda`: dispatch and combine between GPUs over peer-mapped memory, a whole MoE layer beside its parts,
 // and copies over the same links in the same run. Every result that is timed is compared first.
 import type { ExpertBufferConfig } from '../../comm/index.js'
-import { Nccl } from '../../device/cuda/nccl.js'
+import { controls } from './ep-cuda-controls.js'
 import { checkBack, checkCombined, checkDispatch, checkSlots } from './ep-cuda-data.js'
 import { deepEp, type EpCudaFigure, figure } from './ep-cuda-figure.js'
 import { layer } from './ep-cuda-layer.js'
@@ -20,13 +20,19 @@ import {
 } from './ep-cuda-prepare.js'
 import { storedDeepEp } from './ep-stored.js'
 
-/** @param failed hears of a part that did not come to its end; the others are measured all the same */
+/** Who is told what is no figure. */
+export interface EpCudaEars {
+  /** A part did not come to its end; the others are measured all the same. */
+  failed(part: string, error: unknown): void
+  note(text: string): void
+}
+
 export function* benchEpCuda(
   shapes: readonly EpCudaShape[],
   o: EpCudaOptions,
-  failed: (part: string, error: unknown) => void,
+  { failed, note }: EpCudaEars,
 ): Iterable<EpCudaFigure> {
-  const runs: [EpCudaPart, string, () => Iterable<EpCudaFigure>][] = [['controls', '', () => controls(o)]]
+  const runs: [EpCudaPart, string, () => Iterable<EpCudaFigure>][] = [['controls', '', () => controls(o, note)]]
   for (const shape of shapes) {
     const name = nameOf(shape)
     runs.push(['normal', name, () => normal(shape, o, 'bf16')])
@@ -273,62 +279,4 @@ function dispatchesInGraph(node: PeerNode, there: readonly (readonly (() => void
     20,
     times,
   )
-}
-
-/** NCCL with the rows of a dispatch in which every token goes to every rank; nothing where NCCL is not installed. */
-function* ncclAllToAll(node: PeerNode, o: EpCudaOptions): Iterable<EpCudaFigure> {
-  // It has one communicator a GPU.
-  if (new Set(o.gpus).size < o.gpus.length) return
-  using nccl = Nccl.open(o.gpus)
-  if (!nccl) return
-  for (const [tokens, hidden] of [
-    [4096, 7168],
-    [4096, 2048],
-    [128, 7168],
-  ] as const) {
-    const bytes = tokens * hidden * 2
-    const sent = node.each((r, m) => {
-      const [from, to] = [r.lend(bytes * o.gpus.length), r.lend(bytes * o.gpus.length)]
-      r.device.context.upload(from + bytes * ((m + 1) % o.gpus.length), Int32Array.of(7 + m))
-      return { from, to, stream: r.device.kernels.stream.handle }
-    })
-    const joint = node.each((_, m) => () => m === 0 && nccl.allToAll(sent, bytes))
-    const [us] = node.time([joint], o.times)
-    node.ranks.forEach((r, m) => {
-      const source = (m + o.gpus.length - 1) % o.gpus.length
-      const [got] = r.get(new Int32Array(1), sent[m]!.to + source * bytes)
-      if (got !== 7 + source) throw new Error(`wrong result: NCCL brought ${got} from rank ${source} to rank ${m}`)
-    })
-    yield figure('control: NCCL all-to-all, bf16 rows', `${tokens}×${hidden}`, 0, us!, (o.gpus.length - 1) * bytes)
-  }
-}
-
-/** The control that says whether a run may be compared with stored figures. */
-export const PEER_COPY = 'control: copies, all ranks at once'
-
-function* controls(o: EpCudaOptions): Iterable<EpCudaFigure> {
-  const shape = { tokens: 32, hidden: 128, experts: 8, topK: 2, skew: 0, seed: 1 }
-  const { node } = prepare(shape, normalConfig(shape, o.gpus.length, 'bf16'), o)
-  using held = node
-  const bytes = 256 << 20
-  const from = held.each(r => r.lend(bytes))
-  const to = held.each(r => r.lend(bytes))
-  const next = (m: number): number => (m + 1) % o.gpus.length
-  const copies = held.each((r, m) => () => r.device.kernels.stream.copy(to[next(m)]!, from[m]!, bytes))
-  const [us] = held.time([copies], o.times)
-  yield figure(PEER_COPY, '256 MiB', 0, us!, bytes)
-  if (!o.parts.includes('controls')) return
-  const [local] = held.time([held.each((r, m) => () => r.device.kernels.stream.copy(to[m]!, from[m]!, bytes))], o.times)
-  yield figure('control: copies inside each GPU', '256 MiB', 0, local!, 0, { memory: 2 * bytes })
-  yield* ncclAllToAll(held, o)
-  for (const sms of [8, 16, 24, 32, 64, 132].filter(n => n <= held.ranks[0]!.peer.sms)) {
-    const push = held.each((r, m) => r.peer.bindCopy(to[next(m)]!, from[m]!, bytes, sms))
-    const pull = held.each((r, m) => r.peer.bindCopy(to[m]!, from[next(m)]!, bytes, sms))
-    const [pushUs, pullUs] = held.time([push, pull], o.times)
-    yield figure('control: stores to peers, both ways', '256 MiB', sms, pushUs!, bytes)
-    yield figure('control: loads from peers, both ways', '256 MiB', sms, pullUs!, bytes)
-  }
-  const rounds = 200
-  const [meet] = held.time([held.each(r => r.peer.bindBarrier(rounds))], o.times)
-  yield figure('control: a flag each way', `${rounds} rounds in a kernel`, 1, meet! / rounds, 0)
 }

@@ -8,7 +8,8 @@ import { addFlags, takeFlags } from '../flag-options.js'
 import type { CliIo } from '../io.js'
 import { printReport, table } from '../report.js'
 import { version } from '../version.js'
-import { benchEpCuda, PEER_COPY } from './ep-cuda.js'
+import { benchEpCuda } from './ep-cuda.js'
+import { PEER_COPY } from './ep-cuda-controls.js'
 import type { EpCudaFigure } from './ep-cuda-figure.js'
 import { EP_CUDA_PARTS } from './ep-cuda-prepare.js'
 import { benchEp, EP_MODES, type EpRow } from './ep-run.js'
@@ -194,7 +195,8 @@ function onCuda(
     failures.push(error)
     io.err(`error in ${part}: ${error instanceof Error ? error.message : String(error)}\n`)
   }
-  for (const found of benchEpCuda(shapes, { gpus, sms, parts, times: flags.rounds }, failed)) {
+  const note = (text: string) => io.err(`${text}\n`)
+  for (const found of benchEpCuda(shapes, { gpus, sms, parts, times: flags.rounds }, { failed, note })) {
     results.push(found)
     const rate = found.linkBytes > 0 ? `, ${found.linkGBs.toFixed(0)} GB/s` : ''
     io.err(`${found.what}; ${found.shape}; ${found.sms} SMs: ${found.us.toFixed(1)} µs${rate}\n`)

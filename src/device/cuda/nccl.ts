@@ -1,4 +1,5 @@
 // NCCL's all-to-all between the GPUs of one process, as a control beside our own dispatch. Names are those of nccl.h.
+import type { LibraryHandle } from 'koffi'
 import { findNccl } from './libraries.js'
 import { PackedMemory } from './packed-memory.js'
 
@@ -22,24 +23,33 @@ export interface AllToAllRank {
   readonly stream: number
 }
 
+/** NCCL was found and does not do what it is asked for. */
+export class NcclError extends Error {}
+
 export class Nccl implements Disposable {
   readonly #call = {} as Record<Name, (...args: unknown[]) => number>
-  readonly #text: (result: number) => string
   readonly #communicators: readonly number[]
   /** Held: a handle that is collected unloads its library. */
-  readonly library: unknown
+  readonly #library: LibraryHandle
 
-  /** @returns null where libnccl is not to be found */
-  static open(gpus: readonly number[]): Nccl | null {
-    const found = findNccl()
-    return found ? new Nccl(found, gpus) : null
+  /**
+   * @returns null where libnccl is not to be found
+   * @throws NcclError where it cannot be used
+   */
+  static open(gpus: readonly number[], env = process.env): Nccl | null {
+    const found = findNccl(env)
+    if (!found) return null
+    try {
+      return new Nccl(found, gpus)
+    } catch (error) {
+      throw error instanceof NcclError ? error : new NcclError(String(error), { cause: error })
+    }
   }
 
   private constructor({ koffi, handle }: NonNullable<ReturnType<typeof findNccl>>, gpus: readonly number[]) {
     for (const [name, types] of Object.entries(SIGNATURES))
       this.#call[name as Name] = handle.func(name, 'int', [...types]) as unknown as (...args: unknown[]) => number
-    this.#text = handle.func('ncclGetErrorString', 'str', ['int']) as unknown as (result: number) => string
-    this.library = handle
+    this.#library = handle
     const list = new PackedMemory(koffi, 4 * gpus.length)
     gpus.forEach((gpu, i) => {
       list.u32(4 * i, gpu)
@@ -50,25 +60,36 @@ export class Nccl implements Disposable {
     this.#communicators = [...new BigUint64Array(bytes.buffer, bytes.byteOffset, gpus.length)].map(Number)
   }
 
+  #text(result: number): string {
+    return String(this.#library.func('ncclGetErrorString', 'str', ['int'])(result))
+  }
+
   #checked(name: Name, ...args: unknown[]): void {
     const result = this.#call[name](...args)
-    if (result !== 0) throw new Error(`${name}: ${this.#text(result)}`)
+    if (result !== 0) throw new NcclError(`${name}: ${this.#text(result)}`)
   }
 
   /** Queues on all ranks: piece r of every rank's `from` goes to rank r. @param bytes of a piece */
   allToAll(ranks: readonly AllToAllRank[], bytes: number): void {
     this.#checked('ncclGroupStart')
-    ranks.forEach(({ from, to, stream }, r) => {
-      for (const peer of ranks.keys()) {
-        this.#checked('ncclSend', from + peer * bytes, bytes, UINT8, peer, this.#communicators[r], stream)
-        this.#checked('ncclRecv', to + peer * bytes, bytes, UINT8, peer, this.#communicators[r], stream)
-      }
-    })
+    try {
+      ranks.forEach(({ from, to, stream }, r) => {
+        for (const peer of ranks.keys()) {
+          this.#checked('ncclSend', from + peer * bytes, bytes, UINT8, peer, this.#communicators[r], stream)
+          this.#checked('ncclRecv', to + peer * bytes, bytes, UINT8, peer, this.#communicators[r], stream)
+        }
+      })
+    } catch (error) {
+      // A group that stays open would take up what is called next. Its own result is that of the call that failed.
+      this.#call.ncclGroupEnd()
+      throw error
+    }
     this.#checked('ncclGroupEnd')
   }
 
   /** Nothing may be running. */
   [Symbol.dispose](): void {
-    for (const communicator of this.#communicators) this.#checked('ncclCommDestroy', communicator)
+    // What does not go is no use to anybody who could hear of it.
+    for (const communicator of this.#communicators) this.#call.ncclCommDestroy(communicator)
   }
 }
