@@ -1,4 +1,5 @@
-// Progress on stderr: one redrawn line on a terminal, a few plain lines otherwise; at the end of a long stage, how fast it was.
+// Progress on stderr: one redrawn line on a terminal, a few plain lines otherwise; at the end of a long stage, its bytes and seconds. Not their
+// rate: bytes are counted as they are kept, and what moved may have been more, less (another precision) or nothing (dummy weights).
 import { type CliIo, colors } from './io.js'
 import { bytes } from './report.js'
 
@@ -61,7 +62,7 @@ export function progressWriter(io: CliIo, clock = () => performance.now()): Prog
       if (progress.done === 0) began = now
       draw(progress, now)
       if (progress.total > 0 && progress.done >= progress.total && now - began >= TOLD_MS)
-        notice(`${progress.stage}: ${speed(progress.total, (now - began) / 1000)}`)
+        notice(`${progress.stage}: ${bytes(progress.total)} in ${((now - began) / 1000).toFixed(1)} s`)
     },
     notice,
     finish: clear,
@@ -70,5 +71,3 @@ export function progressWriter(io: CliIo, clock = () => performance.now()): Prog
 
 const share = ({ done, total }: Progress): number => (total > 0 ? Math.min(1, Math.max(0, done / total)) : 0)
 const percent = (progress: Progress): string => `${Math.floor(100 * share(progress))}%`
-const speed = (done: number, seconds: number): string =>
-  `${bytes(done)} in ${seconds.toFixed(1)} s, ${(done / seconds / 1e9).toFixed(1)} GB/s`

@@ -7,7 +7,6 @@ import type { IdTables } from '../program/index.js'
 import type { ControlBlock } from '../runtime/control.js'
 import type { DispatchRule } from '../scheduler/index.js'
 import { lendTraceRing } from '../trace/index.js'
-import { parseDrill } from './drill.js'
 import type { PeerGroup, RankLaunch } from './launch.js'
 import type { ModelPlan } from './load-model.js'
 import { placementTables } from './placement-tables.js'
@@ -58,7 +57,6 @@ export function launchesOf(
   traceRecords = 0,
 ): { launches: RankLaunch[]; kvBytes: number } {
   const { topology, placement } = plan
-  const drill = parseDrill(flags.failureDrill, topology.sizes.tp, places[0]!.device.accelerator?.kind ?? 'cpu')
   const all = plan.programs.flat().map(p => p.program)
   const shared = places[0]!.device.hostLender(places[0]!.lender)
   const groups = lendGroups(topology, all, shared)
@@ -109,7 +107,7 @@ export function launchesOf(
       expertBuffer,
       dispatchRule: dispatchRule(plan, flags),
       trace: traceRecords > 0 ? lendTraceRing(shared, traceRecords) : null,
-      drill,
+      drill: plan.drill,
       cores,
     }
   })

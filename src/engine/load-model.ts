@@ -30,7 +30,7 @@ import {
   type Topology,
 } from '../parallel/index.js'
 import { hashWords } from '../scheduler/index.js'
-import { parseDrill } from './drill.js'
+import { type Drill, parseDrill } from './drill.js'
 import { graphBatchesOf } from './graph-batches.js'
 import type { NodeDevice, PlanningDevice } from './node-device.js'
 import { memorySituation } from './plan-memory.js'
@@ -74,6 +74,8 @@ export interface ModelPlan {
   /** Experts drawn evenly instead of routed (--ep-dispatch-algorithm fake). */
   readonly fakeRouting: boolean
   readonly options: PlanOptions
+  /** What one rank is to do wrong, for drills. */
+  readonly drill: Drill | null
   /** Hash of everything ranks must agree on. */
   readonly configHash: number
 }
@@ -87,7 +89,7 @@ export interface WeightPlace {
 }
 
 export interface EngineHooks {
-  /** `stage` in words ("packing weights"), done and total in bytes. */
+  /** `stage` in words ("packing weights"), done and total in bytes of the weights as they are kept. */
   onProgress?(progress: { stage: string; done: number; total: number }): void
   /** Something the user should know (no compiler: slow kernels). */
   onNotice?(text: string): void
@@ -122,7 +124,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   if (accelerator) refuseOnAccelerator(accelerator.kind, flags, spec, resolved)
   const parallel = { ...resolved, notes: [...resolved.notes, ...dispatchNotes(flags, facts.experts > 0)] }
   if (facts.experts > 0) checkSlots(flags, { ...flags, attnTp: parallel.sizes.attnTp })
-  parseDrill(flags.failureDrill, parallel.sizes.tp, accelerator?.kind ?? 'cpu')
+  const drill = parseDrill(flags.failureDrill, parallel.sizes.tp, accelerator?.kind ?? 'cpu')
   const topology = buildTopology(parallel.sizes)
   const placement = resolvePlacement(flags.initExpertLocation, spec, parallel.sizes, flags.epNumRedundantExperts)
   const gather = flags.dpGather === 'all_reduce' ? 'all_reduce' : 'all_gatherv'
@@ -203,6 +205,7 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
     graphBatches,
     fakeRouting,
     options,
+    drill,
     configHash: hashWords(Buffer.from(agreed)),
   }
 }
@@ -313,9 +316,8 @@ export async function loadWeightsOf(
   flags: EngineFlags,
   device: NodeDevice,
   lender: MemoryLender,
-  hooks: EngineHooks,
+  onProgress: (done: number, total: number) => void,
 ): Promise<LoadedWeights> {
-  const onProgress = (done: number, total: number) => hooks.onProgress?.({ stage: 'packing weights', done, total })
   const common = { plan: weights.plan, dtype: plan.dtype, packer: device.packer, lender, onProgress }
   if (flags.loadFormat === 'dummy') return loadDummyWeights({ ...common, seed: flags.randomSeed ?? 0 })
   const checkpoint = openCheckpoint(plan.directory, { mapRange: device.mapFileRange })

@@ -26,16 +26,24 @@ export async function loadRankPlaces(
   hooks: EngineHooks,
 ): Promise<RankPlaces> {
   const places: RankPlace[] = []
+  const what = flags.loadFormat === 'dummy' ? 'drawing weights' : 'packing weights'
   for (const { ranks, weights, weightBytes } of plan.weightPlaces) {
     const device = placeOf(node, ranks[0]!)
     const lender = device.createLender(weightBytes + weights.plan.weights.length * ARENA_PLACES)
-    const loaded = await loadWeightsOf(plan, weights, flags, device, lender, hooks)
+    const stage = plan.weightPlaces.length > 1 ? `${what} on ${gpuOf(node, ranks[0]!)}` : what
+    const loaded = await loadWeightsOf(plan, weights, flags, device, lender, (done, total) =>
+      hooks.onProgress?.({ stage, done, total }),
+    )
     ranks.forEach((rank, i) => {
       places[rank] = { device, lender, weights: weightsOfRank(loaded, weights.names[i]!) }
     })
   }
   return places
 }
+
+/** "cuda:1". */
+const gpuOf = ({ accelerator }: NodeDevice, rank: number): string =>
+  `${accelerator?.kind}:${accelerator?.gpuOfRank?.(rank)}`
 
 /** The same places with fresh memory beside the weights. */
 export function freshLenders(places: RankPlaces): RankPlaces {
