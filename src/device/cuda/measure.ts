@@ -33,20 +33,32 @@ export function timeOnDevice(
 ): DeviceTiming {
   for (let i = 0; i < warmUp; i++) queue()
   stream.synchronize()
-  const events: [CudaEvent, CudaEvent][] = Array.from({ length: n }, () => [
-    new DriverEvent(context, true),
-    new DriverEvent(context, true),
-  ])
-  for (const [start, end] of events) {
-    between()
-    start.record(stream)
-    for (let i = 0; i < inner; i++) queue()
-    end.record(stream)
+  return withEventPairs(context, n, pairs => {
+    for (const [start, end] of pairs) {
+      between()
+      start.record(stream)
+      for (let i = 0; i < inner; i++) queue()
+      end.record(stream)
+    }
+    stream.synchronize()
+    const times = pairs.map(([start, end]) => (end.elapsedSince(start) * 1000) / inner).sort((a, b) => a - b)
+    return { medianUs: medianOf(times), minUs: times[0]!, maxUs: times.at(-1)!, runs: n }
+  })
+}
+
+/** Lends `count` pairs of events that measure time, and lets them go whatever `use` does. */
+export function withEventPairs<T>(
+  context: CudaContext,
+  count: number,
+  use: (pairs: readonly (readonly [CudaEvent, CudaEvent])[]) => T,
+): T {
+  const events: CudaEvent[] = []
+  try {
+    while (events.length < 2 * count) events.push(new DriverEvent(context, true))
+    return use(Array.from({ length: count }, (_, i) => [events[2 * i]!, events[2 * i + 1]!]))
+  } finally {
+    for (const event of events) event[Symbol.dispose]()
   }
-  stream.synchronize()
-  const times = events.map(([start, end]) => (end.elapsedSince(start) * 1000) / inner).sort((a, b) => a - b)
-  for (const event of events.flat()) event[Symbol.dispose]()
-  return { medianUs: medianOf(times), minUs: times[0]!, maxUs: times.at(-1)!, runs: n }
 }
 
 /** @param sorted ascending, not empty */

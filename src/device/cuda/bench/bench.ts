@@ -3,9 +3,8 @@
 import type { MemorySpan } from '../../memory.js'
 import type { PackedMatrix } from '../../ops.js'
 import { CudaContext } from '../context.js'
-import { DriverEvent } from '../event.js'
 import { StreamKernels } from '../kernels.js'
-import { medianOf, timeOnDevice } from '../measure.js'
+import { medianOf, timeOnDevice, withEventPairs } from '../measure.js'
 import { DeviceArenaLender } from '../memory.js'
 
 /** What the limits are computed from: measured on one H200 with torch 2.11, copying memory and multiplying 8192³ in bf16. */
@@ -99,22 +98,19 @@ export class BenchDevice implements Disposable {
     const { context, repetitions } = this
     const { stream } = this.kernels
     for (const queue of queues) queue()
-    const events = Array.from({ length: repetitions }, () =>
-      queues.map(() => [new DriverEvent(context, true), new DriverEvent(context, true)] as const),
-    )
-    for (const round of events)
-      round.forEach(([begin, end], i) => {
+    return withEventPairs(context, repetitions * queues.length, pairs => {
+      pairs.forEach(([begin, end], i) => {
         begin.record(stream)
-        queues[i]!()
+        queues[i % queues.length]!()
         end.record(stream)
       })
-    stream.synchronize()
-    const times = queues.map((_, i) => {
-      const each = events.map(round => round[i]![1].elapsedSince(round[i]![0]) * 1000).sort((a, b) => a - b)
-      return { medianUs: medianOf(each), minUs: each[0]! }
+      stream.synchronize()
+      return queues.map((_, q) => {
+        const mine = pairs.filter((_, i) => i % queues.length === q)
+        const times = mine.map(([begin, end]) => end.elapsedSince(begin) * 1000).sort((a, b) => a - b)
+        return { medianUs: medianOf(times), minUs: times[0]! }
+      })
     })
-    for (const event of events.flat(2)) event[Symbol.dispose]()
-    return times
   }
 
   /** As `time`, each run being a graph that runs all of `queues` once: launches cost no time between them. Time of one. */
