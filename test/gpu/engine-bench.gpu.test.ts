@@ -1,25 +1,13 @@
 // What `bench engine` reports of a model on one GPU and on two: a traced step with its launches for every batch, of one of the ranks.
 import { describe, expect, it } from 'vitest'
 import { benchEngineCuda, cudaBenchText } from '../../src/cli/bench/engine-cuda.js'
-import { CudaDriver } from '../../src/device/cuda/driver.js'
-import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import { captureIo } from '../capture-io.js'
 import { flagsFor, type GivenFlags } from '../engine/harness.js'
-import { TEST_GPU } from './gpu.js'
+import { ONE_RANK, SEVERAL_GPUS, TWO_RANKS } from './models.js'
 
-const gpus = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount') - TEST_GPU
-const TWO: GivenFlags = {
-  device: `cuda:${TEST_GPU},${TEST_GPU + 1}`,
-  tpSize: 2,
-  attnDpSize: 2,
-  epSize: 2,
-  moeA2aBackend: 'deepep',
-  enableDpLmHead: true,
-  moeDenseTpSize: 1,
-}
 const layouts: readonly { name: string; flags: GivenFlags }[] = [
-  { name: 'one GPU', flags: { device: `cuda:${TEST_GPU}` } },
-  ...(gpus > 1 ? [{ name: 'two GPUs', flags: TWO }] : []),
+  { name: 'one GPU', flags: ONE_RANK },
+  ...(SEVERAL_GPUS ? [{ name: 'two GPUs', flags: TWO_RANKS }] : []),
 ]
 
 describe.each(layouts)('bench engine, $name', ({ flags }) => {

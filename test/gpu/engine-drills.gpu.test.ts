@@ -3,23 +3,15 @@
 // is in engine-faults.gpu.test.ts.
 import { beforeAll, describe, expect, it } from 'vitest'
 import type { SwitchyardError } from '../../src/config/errors.js'
-import { CudaDriver } from '../../src/device/cuda/driver.js'
-import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import { Engine, GREEDY } from '../../src/engine/index.js'
 import { fuseOperations } from '../../src/program/fuse.js'
 import type { Operation } from '../../src/program/index.js'
 import { Deadline } from '../engine/deadline.js'
 import { type DrillPoint, expectNamed } from '../engine/drill-points.js'
 import { fixturePath, flagsFor, type GivenFlags } from '../engine/harness.js'
-import { TEST_GPU } from './gpu.js'
+import { ONE_RANK, TWO_RANKS } from './models.js'
 
-const several = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount') > TEST_GPU + 1
-const ONE: GivenFlags = { device: `cuda:${TEST_GPU}` }
-const TWO: GivenFlags = {
-  device: `cuda:${TEST_GPU},${several ? TEST_GPU + 1 : TEST_GPU}`,
-  ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
-  deepepNumMaxDispatchTokensPerRank: 64,
-}
+const TWO: GivenFlags = { ...TWO_RANKS, deepepNumMaxDispatchTokensPerRank: 64 }
 const LAST = 10_000
 const TOKENS = 24
 const LIMIT_MS = 40_000
@@ -62,7 +54,7 @@ const firstAttention = (operations: readonly Operation[]) => operations.findInde
 
 let expected: readonly Told[] = []
 beforeAll(async () => {
-  await using engine = await Engine.start(flagsFor(fixturePath('deepseek_v3'), { ...ONE, chunkedPrefillSize: 16 }))
+  await using engine = await Engine.start(flagsFor(fixturePath('deepseek_v3'), { ...ONE_RANK, chunkedPrefillSize: 16 }))
   expected = await crowd(engine)
   for (const { tokens, error } of expected) expect([tokens.length, error]).toEqual([TOKENS, null])
 })
@@ -88,7 +80,7 @@ async function rehearse(point: DrillPoint, given: GivenFlags = {}): Promise<void
     ends.forEach(({ tokens, error }, i) => {
       expect(error).toBe(failure)
       // Between two GPUs and one, roundings may differ; within one layout nothing may.
-      if (point.layout === ONE) expect(tokens).toEqual(expected[i]!.tokens.slice(0, tokens.length))
+      if (point.layout === ONE_RANK) expect(tokens).toEqual(expected[i]!.tokens.slice(0, tokens.length))
     })
     expect(() => engine.generate({ inputIds: [3], sampling: GREEDY })).toThrow(failure.message)
   } finally {
@@ -102,24 +94,26 @@ const point = (layout: GivenFlags, rank: number, kind: DrillPoint['kind'], step:
 
 describe('a rank on a GPU', () => {
   it.each([
-    point(ONE, 0, 'throw', 1, 0),
+    point(ONE_RANK, 0, 'throw', 1, 0),
     // In the middle of fused operations; in a decode step, which would be replayed from its graph.
-    point(ONE, 0, 'throw', 9, 6),
-    point(ONE, 0, 'throw', 12, LAST),
-    point(ONE, 0, 'exit', 8, 20),
-    point(ONE, 0, 'stall', 10, 30),
-    point(ONE, 0, 'bad_page', 1, 0),
-    point(ONE, 0, 'bad_page', 14, 0),
+    point(ONE_RANK, 0, 'throw', 9, 6),
+    point(ONE_RANK, 0, 'throw', 12, LAST),
+    point(ONE_RANK, 0, 'exit', 8, 20),
+    point(ONE_RANK, 0, 'stall', 10, 30),
+    point(ONE_RANK, 0, 'bad_page', 1, 0),
+    point(ONE_RANK, 0, 'bad_page', 14, 0),
   ])('$kind in step $step before operation $operation', rehearsed => rehearse(rehearsed))
 
   it.each([
     ['without graphs', { disableCudaGraph: true }],
     ['step by step', { disableOverlapSchedule: true }],
-  ] satisfies [string, GivenFlags][])('bad_page %s', (_, given) => rehearse(point(ONE, 0, 'bad_page', 11, 0), given))
+  ] satisfies [string, GivenFlags][])('bad_page %s', (_, given) =>
+    rehearse(point(ONE_RANK, 0, 'bad_page', 11, 0), given),
+  )
 
   it('before it is ready', async () => {
     const failed = await Deadline.of(
-      start(point(ONE, 0, 'throw', 0, 0)).then(
+      start(point(ONE_RANK, 0, 'throw', 0, 0)).then(
         () => null,
         (error: unknown) => error,
       ),
@@ -144,6 +138,8 @@ describe(`two ranks (${TWO.device})`, () => {
 describe('drills that could not strike', () => {
   it('are refused at the start', async () => {
     await expect(start(point(TWO, 1, 'wrong_rows', 3, 0))).rejects.toMatchObject({ code: 'SY_CONFIG_NOT_SUPPORTED' })
-    await expect(start(point(ONE, 0, 'wrong_plan', 3, 0))).rejects.toMatchObject({ code: 'SY_CONFIG_NOT_SUPPORTED' })
+    await expect(start(point(ONE_RANK, 0, 'wrong_plan', 3, 0))).rejects.toMatchObject({
+      code: 'SY_CONFIG_NOT_SUPPORTED',
+    })
   })
 })

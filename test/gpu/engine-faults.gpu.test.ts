@@ -3,20 +3,14 @@
 import { execFile } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
-import { CudaDriver } from '../../src/device/cuda/driver.js'
-import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import { planModel } from '../../src/engine/load-model.js'
 import { openDevice } from '../../src/engine/open-device.js'
 import { flagsFor } from '../engine/harness.js'
-import { TEST_GPU } from './gpu.js'
+import { argumentsOf, ONE_RANK, SEVERAL_GPUS, TWO_RANKS } from './models.js'
 
 const BINARY = fileURLToPath(new URL('../../bin/switchyard.js', import.meta.url))
-const several = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount') > TEST_GPU + 1
-const ONE = ['--device', `cuda:${TEST_GPU}`]
-const TWO = [
-  ...['--device', `cuda:${TEST_GPU},${TEST_GPU + 1}`, '--tp-size', '2', '--attn-dp-size', '2', '--ep-size', '2'],
-  ...['--moe-a2a-backend', 'deepep', '--enable-dp-lm-head', '--moe-dense-tp-size', '1'],
-]
+const ONE = argumentsOf(ONE_RANK)
+const TWO = argumentsOf(TWO_RANKS)
 /** Tells an end from none: a kernel of the drill runs for 60 s. */
 const LIMIT_MS = 45_000
 
@@ -78,7 +72,7 @@ describe('a kernel that reads where nothing is', () => {
     )
   })
 
-  it.runIf(several)(
+  it.runIf(SEVERAL_GPUS)(
     'on one of two GPUs: both fail, since each reaches the other, and whoever notices first says that it may be the other',
     async () => {
       // The only request is rank 0's: the other one launches nothing but exchanges.

@@ -8,6 +8,7 @@ import { drawing, flagsFor, type GivenFlags } from '../engine/harness.js'
 import { collect } from '../engine/requests.js'
 import { TEST_GPU } from './gpu.js'
 import { requireIdle } from './idle.js'
+import { ONE_RANK, SEVERAL_GPUS, TWO_RANKS } from './models.js'
 
 const MIB = 2 ** 20
 /** What the driver hands out memory in is 2 MiB; a leak of one model's weights alone would be 90. */
@@ -15,7 +16,7 @@ const SLACK = 16 * MIB
 const CYCLES = 3
 
 const gpus = [new CudaContext(TEST_GPU)]
-if (gpus[0]!.driver.get('cuDeviceGetCount') > TEST_GPU + 1) gpus.push(new CudaContext(TEST_GPU + 1))
+if (SEVERAL_GPUS) gpus.push(new CudaContext(TEST_GPU + 1))
 // Held to the end: what belongs to a context, and not to what is loaded in it, then stays the same.
 afterAll(() => {
   for (const context of gpus) context[Symbol.dispose]()
@@ -37,19 +38,9 @@ function expectEqual(bytes: readonly number[], expected: readonly number[]): voi
 }
 
 const ids = [3, 5, 7, 9, 11, 13]
-const ONE: GivenFlags = { device: `cuda:${TEST_GPU}` }
-const TWO: GivenFlags = {
-  device: `cuda:${TEST_GPU},${TEST_GPU + 1}`,
-  tpSize: 2,
-  attnDpSize: 2,
-  epSize: 2,
-  moeA2aBackend: 'deepep',
-  enableDpLmHead: true,
-  moeDenseTpSize: 1,
-}
 const layouts: readonly { name: string; flags: GivenFlags; used: number }[] = [
-  { name: 'one GPU', flags: ONE, used: 1 },
-  ...(gpus.length > 1 ? [{ name: 'two GPUs', flags: TWO, used: 2 }] : []),
+  { name: 'one GPU', flags: ONE_RANK, used: 1 },
+  ...(SEVERAL_GPUS ? [{ name: 'two GPUs', flags: TWO_RANKS, used: 2 }] : []),
 ]
 
 /** Some GiB of cache, so that forgetting it could not be overlooked. */

@@ -1,30 +1,25 @@
 // Two ranks with a GPU each (or sharing one): attention on each, experts divided, rows over peer memory. Whole models against one rank on
 // a GPU: logits, greedy tokens, both modes of dispatch, idle ranks, and ranks in threads of their own.
 import { describe, expect, it } from 'vitest'
-import { CudaDriver } from '../../src/device/cuda/driver.js'
-import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import { Engine, GREEDY } from '../../src/engine/index.js'
 import { modesThatRan } from '../engine/dispatch-layouts.js'
 import { bothKinds, drawing, fixturePath, flagsFor, type GivenFlags, readReference } from '../engine/harness.js'
 import { collect } from '../engine/requests.js'
 import { bf16Bound, expectDrawn, expectGreedy, shortfall } from './agreement.js'
-import { distances, eachDraw, gapsAlong, logitsAlong, modelLoader, type Results, runAll } from './models.js'
+import {
+  distances,
+  eachDraw,
+  gapsAlong,
+  logitsAlong,
+  modelLoader,
+  ONE_RANK,
+  type Results,
+  runAll,
+  SEVERAL_GPUS,
+  TWO_RANKS,
+} from './models.js'
 
-const FIRST = Number(process.env['SWITCHYARD_TEST_GPU'] ?? 0)
-const several = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount') > FIRST + 1
-const ONE = `cuda:${FIRST}`
-const TWO = `cuda:${FIRST},${several ? FIRST + 1 : FIRST}`
 const F32_TOLERANCE = 1e-3
-
-const RANKS: GivenFlags = {
-  device: TWO,
-  tpSize: 2,
-  attnDpSize: 2,
-  epSize: 2,
-  moeA2aBackend: 'deepep',
-  enableDpLmHead: true,
-  moeDenseTpSize: 1,
-}
 
 const load = modelLoader()
 
@@ -56,13 +51,13 @@ const WAYS: readonly { name: string; flags: GivenFlags; route: (i: number) => nu
   },
 ]
 
-describe.each(['qwen3_moe', 'deepseek_v3'])(`%s, two ranks (${TWO}) against one`, fixture => {
+describe.each(['qwen3_moe', 'deepseek_v3'])(`%s, two ranks (${TWO_RANKS.device}) against one`, fixture => {
   const path = fixturePath(fixture)
   const prompts = readReference(path)
   const requests = bothKinds(prompts)
 
   it.each(['float32', 'bfloat16'] as const)('%s', { timeout: 300_000 }, async dtype => {
-    const one = await load(path, { device: ONE, dtype })
+    const one = await load(path, { ...ONE_RANK, dtype })
     const expected = runAll(one, requests)
     const { vocabSize, layers } = one.plan.spec
     const rowsOf = (results: Results) => prompts.map((_, i) => results.get(`logits.${i}`)!.logits)
@@ -71,7 +66,7 @@ describe.each(['qwen3_moe', 'deepseek_v3'])(`%s, two ranks (${TWO}) against one`
     const theirs = textsOf(expected)
     const gaps = gapsAlong(one, theirs)
     for (const { name, flags, route, ran } of WAYS) {
-      const engine = await load(path, { ...RANKS, ...flags, dtype })
+      const engine = await load(path, { ...TWO_RANKS, ...flags, dtype })
       const found = runAll(engine, requests, route)
       expect(modesThatRan(engine), name).toEqual(ran)
       const { at, largestLogit } = distances(rowsOf(found), rowsOf(expected), vocabSize)
@@ -101,7 +96,7 @@ describe('two ranks in threads of their own', () => {
       const path = fixturePath('qwen3_moe')
       const flags: GivenFlags = { dtype: 'float32', deepepNumMaxDispatchTokensPerRank: 128 }
       const ids = readReference(path).map(p => p.ids)
-      const one = await load(path, { ...flags, device: ONE })
+      const one = await load(path, { ...flags, ...ONE_RANK })
       const expected = runAll(
         one,
         ids.map((prompt, i) => drawing(`${i}`, prompt, 16)),
@@ -111,7 +106,7 @@ describe('two ranks in threads of their own', () => {
         one,
         ids.map((prompt, i) => ({ ids: prompt, tokens: tokens[i]! })),
       )
-      await using engine = await Engine.start(flagsFor(path, { ...flags, ...RANKS, deepepMode }))
+      await using engine = await Engine.start(flagsFor(path, { ...flags, ...TWO_RANKS, deepepMode }))
       const sampling = { ...GREEDY, maxTokens: 16, ignoreEos: true }
       // All at once, so that both ranks have work; then one, so that one of them is idle.
       for (const round of [ids, ids.slice(0, 1), ids]) {
@@ -122,7 +117,7 @@ describe('two ranks in threads of their own', () => {
       }
       const graphs = engine.state().map(s => s.device?.graphSteps ?? 0)
       console.info(`${deepepMode}: steps replayed from graphs, by rank: ${graphs.join(', ')}`)
-      if (several && deepepMode !== 'normal') for (const steps of graphs) expect(steps).toBeGreaterThan(0)
+      if (SEVERAL_GPUS && deepepMode !== 'normal') for (const steps of graphs) expect(steps).toBeGreaterThan(0)
       else for (const steps of graphs) expect(steps).toBe(0)
     },
   )

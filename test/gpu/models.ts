@@ -1,9 +1,36 @@
-// Whole models in GPU tests: engines that end with their test, and rows of logits of one engine along what another one drew.
+// Whole models in GPU tests: one rank and two, engines that end with their test, and rows of logits of one engine along what another one drew.
 import { afterEach } from 'vitest'
+import { ENGINE_FLAGS } from '../../src/config/flags.js'
+import { CudaDriver } from '../../src/device/cuda/driver.js'
+import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import type { PlanOptions } from '../../src/engine/load-model.js'
 import { OneThreadEngine, type OneThreadResult } from '../../src/engine/one-thread.js'
 import type { RankRequest } from '../../src/scheduler/index.js'
 import { flagsFor, type GivenFlags, maxDifference, wantingLogits } from '../engine/harness.js'
+import { TEST_GPU } from './gpu.js'
+
+/** Whether two ranks have a GPU each. */
+export const SEVERAL_GPUS = new CudaDriver(requireLibraries().driver).get('cuDeviceGetCount') > TEST_GPU + 1
+
+export const ONE_RANK: GivenFlags = { device: `cuda:${TEST_GPU}` }
+
+/** A rank on each of two GPUs, or both on one: attention on each, experts divided. */
+export const TWO_RANKS: GivenFlags = {
+  device: `cuda:${TEST_GPU},${SEVERAL_GPUS ? TEST_GPU + 1 : TEST_GPU}`,
+  tpSize: 2,
+  attnDpSize: 2,
+  epSize: 2,
+  moeA2aBackend: 'deepep',
+  enableDpLmHead: true,
+  moeDenseTpSize: 1,
+}
+
+/** Flags as a command line has them. */
+export const argumentsOf = (given: GivenFlags): string[] =>
+  Object.entries(given).flatMap(([key, value]) => {
+    const name = `--${ENGINE_FLAGS[key as keyof typeof ENGINE_FLAGS].name}`
+    return value === true ? [name] : [name, String(value)]
+  })
 
 export type LoadModel = (path: string, flags: GivenFlags, options?: PlanOptions) => Promise<OneThreadEngine>
 

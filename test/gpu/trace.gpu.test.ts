@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 import { OneThreadEngine } from '../../src/engine/one-thread.js'
 import { summarize } from '../../src/trace/index.js'
 import { drawing, fixturePath, flagsFor, type GivenFlags } from '../engine/harness.js'
-import { TEST_GPU } from './gpu.js'
+import { ONE_RANK, TWO_RANKS } from './models.js'
 
 const requests = [drawing('a', [1, 2, 3, 4, 5], 12), drawing('b', [9, 8], 12)]
 
@@ -12,7 +12,7 @@ it.each([
   ['kernel by kernel', { disableCudaGraph: true }],
   ['in graphs', { cudaGraphBs: '1,2' }],
 ] satisfies [string, GivenFlags][])('%s', async (_, given) => {
-  const flags = flagsFor(fixturePath('deepseek_v3'), { device: `cuda:${TEST_GPU}`, ...given })
+  const flags = flagsFor(fixturePath('deepseek_v3'), { ...ONE_RANK, ...given })
   const engine = await OneThreadEngine.load(flags)
   try {
     const tokens = (traced: boolean) => {
@@ -43,6 +43,28 @@ it.each([
     const idle = summarize(trace).deviceIdleShare!
     expect(idle).toBeGreaterThanOrEqual(0)
     expect(idle).toBeLessThan(1)
+  } finally {
+    engine.close()
+  }
+})
+
+it('of steps of two programs that follow each other: their clock is compared before the first step only', async () => {
+  const flags = flagsFor(fixturePath('deepseek_v3'), { ...TWO_RANKS, deepepMode: 'auto', disableCudaGraph: true })
+  const engine = await OneThreadEngine.load(flags)
+  try {
+    engine.run(requests, [0, 1], 0, { records: 100_000, clock: { now: () => performance.now() } })
+    const { normal, low_latency } = engine.lastDispatchSteps
+    expect(Math.min(normal, low_latency)).toBeGreaterThan(0)
+    for (const { events } of engine.lastTrace!.ranks) {
+      let last = Number.NEGATIVE_INFINITY
+      for (const { step, operations } of events.steps) {
+        for (const { start, end } of operations) {
+          expect(start, `step ${step}`).toBeGreaterThanOrEqual(last)
+          expect(end, `step ${step}`).toBeGreaterThanOrEqual(start)
+          last = end
+        }
+      }
+    }
   } finally {
     engine.close()
   }
