@@ -2,12 +2,16 @@
 // call itself, queued work going on meanwhile; device times lie between events. Medians.
 //   npm run build && node bench/cuda-bindings.mjs [--json]
 // Needs an NVIDIA GPU with driver, NVRTC and cuBLASLt: `switchyard doctor` says what is missing.
+import { closeSync, mkdtempSync, openSync, readSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { createCpuDevice } from '../dist/device/cpu/index.js'
 import { CudaContext } from '../dist/device/cuda/context.js'
 import { PinnedLender } from '../dist/device/cuda/host-memory.js'
 import { StreamKernels } from '../dist/device/cuda/kernels.js'
 import { medianOf, timeOnDevice } from '../dist/device/cuda/measure.js'
-import { StreamUploads } from '../dist/device/cuda/staged-upload.js'
+import { StagedUploads, StreamUploads } from '../dist/device/cuda/staged-upload.js'
 
 const { values: options } = parseArgs({ options: { json: { type: 'boolean', default: false } } })
 const context = new CudaContext(0)
@@ -121,21 +125,55 @@ const bandwidth = (what, queue, factor = 1) => {
 }
 bandwidth('pinned memory up', () => stream.upload(device, hostAddress, 256 << 20))
 bandwidth('pinned memory down', () => stream.download(hostAddress, device, 256 << 20))
-/** As weights go up: from memory that is not pinned, by the host's clock. */
+/**
+ * As weights go up, by the host's clock: whole, and in pieces as experts are stored. A checkpoint is mapped, so its bytes are read out of
+ * the system's file cache by whoever copies them; `readSync` copies them itself, without a map.
+ */
 const weights = new Uint8Array(256 << 20).fill(7)
+const file = join(mkdtempSync(join(tmpdir(), 'bindings-')), 'weights')
+writeFileSync(file, weights)
+const { mapFileRange } = createCpuDevice({ kernels: 'reference' })
 const uploads = new StreamUploads(context, stream)
-const hostRate = (what, upload) => {
-  upload()
+const staged = new StagedUploads(
+  [0, 1].map(() => new SharedArrayBuffer(16 << 20)),
+  { copy() {}, mark() {}, wait() {} },
+)
+const rate = (what, piece, work) => {
+  const all = () => {
+    for (let at = 0; at < weights.length; at += piece) work(at, Math.min(piece, weights.length - at))
+    stream.synchronize()
+  }
+  all()
   const times = Array.from({ length: 5 }, () => {
     const started = performance.now()
-    upload()
-    stream.synchronize()
+    all()
     return performance.now() - started
   })
-  add(what, weights.length / medianOf(times.sort((a, b) => a - b)) / 1e6, 'GB/s')
+  add(
+    `${what}, pieces of ${(piece / 2 ** 20).toFixed(1)} MiB`,
+    weights.length / medianOf(times.sort((a, b) => a - b)) / 1e6,
+    'GB/s',
+  )
 }
-hostRate('memory that is not pinned up, by the driver', () => context.upload(device, weights))
-hostRate('memory that is not pinned up, through two pinned buffers', () => uploads.upload(device, weights))
+const opened = openSync(file, 'r')
+const target = Buffer.from(new SharedArrayBuffer(16 << 20))
+for (const piece of [1.5 * 2 ** 20, 16 * 2 ** 20, 256 * 2 ** 20]) {
+  const ofMemory = (at, n) => weights.subarray(at, at + n)
+  const ofFile = (at, n) => mapFileRange(file, at, n)
+  for (const [name, source] of [
+    ['memory', ofMemory],
+    ['a mapped file', ofFile],
+  ]) {
+    rate(`${name} up, by the driver`, piece, (at, n) => context.upload(device + at, source(at, n)))
+    rate(`${name} up, as weights go`, piece, (at, n) => uploads.upload(device + at, source(at, n)))
+    rate(`${name} copied by the host alone`, piece, (at, n) => staged.upload(0, source(at, n)))
+  }
+  rate('a file read by the host alone', piece, (at, n) => {
+    for (let done = 0; done < n; ) done += readSync(opened, target, 0, Math.min(n - done, target.length), at + done)
+  })
+}
+closeSync(opened)
+rmSync(dirname(file), { recursive: true })
 uploads.release()
 bandwidth('copy on the device, bytes read and written', () => stream.copy(other, device, 256 << 20), 2)
 

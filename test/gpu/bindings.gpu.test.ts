@@ -7,6 +7,7 @@ import { DriverEvent } from '../../src/device/cuda/event.js'
 import { PinnedLender } from '../../src/device/cuda/host-memory.js'
 import { timeOnDevice } from '../../src/device/cuda/measure.js'
 import { DeviceArenaLender } from '../../src/device/cuda/memory.js'
+import { StreamUploads } from '../../src/device/cuda/staged-upload.js'
 import { DriverStream } from '../../src/device/cuda/stream.js'
 import { i32View, subspan } from '../../src/device/memory.js'
 import { drive } from '../../src/runtime/wait.js'
@@ -294,11 +295,16 @@ test('memory of the main thread is memory of a worker', async () => {
 })
 
 // Last: nothing on this GPU works in this process after it.
-test('a kernel that reads where nothing is ends with advice', () => {
+test('a kernel that reads where nothing is ends with advice, which giving back does not hide', () => {
   const out = gpu.zeros(4)
+  const uploads = [new StreamUploads(context, stream), new StreamUploads(context, stream)]
+  for (const each of uploads) each.upload(out, new Uint8Array(4))
   kernels.kernel('probe.cu', 'probe_read').bind(['u64', 'u64'], [out, 16]).launch([1, 1, 1], 1)
   const error = catchError(() => stream.synchronize())
   expect(error.code).toBe('SY_CUDA_CALL')
   expect(error.fields['name']).toBe('CUDA_ERROR_ILLEGAL_ADDRESS')
   expect(error.remedy).toContain('compute-sanitizer')
+  uploads[0]![Symbol.dispose]()
+  expect(catchError(() => uploads[1]!.release()).code).toBe('SY_CUDA_CALL')
+  uploads[1]!.release()
 })

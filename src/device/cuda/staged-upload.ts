@@ -1,5 +1,6 @@
 // Bytes of the host on their way to a GPU: copied into one pinned buffer while the GPU's copy engine empties the other. The driver
-// does the same with memory that is not pinned, but waits for each copy, and then for the host.
+// does the same with memory that is not pinned, faster where there is much of it, but waits at the end of each copy: so pieces that are
+// larger than a buffer are left to it, and the many small ones, of experts, are not.
 // Invariant: when `upload` returns, its source may change or go away; the copies themselves follow in the order of a stream.
 import { alignUp } from '../memory.js'
 import type { CudaContext } from './context.js'
@@ -57,11 +58,11 @@ export class StagedUploads {
   }
 }
 
-/** Uploads on a stream. Pinned memory is taken with the first one and let go by `release`, after which more may follow. */
+/** Uploads on a stream. Pinned memory is taken with the first small one and let go by `release`, after which more may follow. */
 export class StreamUploads implements Disposable {
   readonly #context: CudaContext
   readonly #stream: CudaStream
-  #pinned: { readonly uploads: StagedUploads; release(): void } | null = null
+  #pinned: PinnedBuffers | null = null
 
   constructor(context: CudaContext, stream: CudaStream) {
     this.#context = context
@@ -71,43 +72,65 @@ export class StreamUploads implements Disposable {
   /** Queues a copy to the GPU. The source may go away; who reads the target elsewhere than on the stream waits for that. */
   upload(address: number, bytes: ArrayBufferView): void {
     this.#context.makeCurrent()
+    if (bytes.byteLength > BUFFER_BYTES) {
+      // What is queued may still read the target, or write it.
+      this.#stream.synchronize()
+      this.#context.upload(address, bytes)
+      return
+    }
     this.#pinned ??= pin(this.#context, this.#stream)
     this.#pinned.uploads.upload(address, bytes)
   }
 
-  /** Waits for what is on its way. */
+  /** Waits for what is on its way. @throws CudaError when something on the stream went wrong; the memory is let go all the same */
   release(): void {
-    if (!this.#pinned) return
-    this.#context.makeCurrent()
-    this.#pinned.release()
-    this.#pinned = null
+    this.#letGo(() => this.#stream.synchronize())
   }
 
+  /** As `release`, but what went wrong before is not told again. */
   [Symbol.dispose](): void {
-    this.release()
+    this.#letGo(() => this.#context.driver.release('cuStreamSynchronize', this.#stream.handle))
+  }
+
+  #letGo(wait: () => void): void {
+    const pinned = this.#pinned
+    if (!pinned) return
+    this.#pinned = null
+    this.#context.makeCurrent()
+    try {
+      wait()
+    } finally {
+      pinned.letGo()
+    }
   }
 }
 
+interface PinnedBuffers {
+  readonly uploads: StagedUploads
+  /** Nothing may be on its way. */
+  letGo(): void
+}
+
 /** Buffers of this process that the driver pins, as all memory that both sides see: their pages go back to the system at the end. */
-function pin(context: CudaContext, stream: CudaStream): { uploads: StagedUploads; release(): void } {
+function pin(context: CudaContext, stream: CudaStream): PinnedBuffers {
   const registry = new HostRegistry(context)
-  const buffers = Array.from({ length: BUFFERS }, () => new SharedArrayBuffer(BUFFER_BYTES))
-  const addresses = buffers.map(buffer => registry.register(buffer).host)
-  const events: CudaEvent[] = buffers.map(() => stream.record())
-  const queue: CopyQueue = {
-    copy: (buffer, from, bytes, to) => stream.upload(to, addresses[buffer]! + from, bytes),
-    mark: buffer => events[buffer]!.record(stream),
-    wait: buffer => events[buffer]!.synchronize(),
+  const events: CudaEvent[] = []
+  const letGo = () => {
+    for (const event of events) event[Symbol.dispose]()
+    registry[Symbol.dispose]()
   }
-  return {
-    uploads: new StagedUploads(buffers, queue),
-    release() {
-      try {
-        stream.synchronize()
-      } finally {
-        for (const event of events) event[Symbol.dispose]()
-        registry[Symbol.dispose]()
-      }
-    },
+  try {
+    const buffers = Array.from({ length: BUFFERS }, () => new SharedArrayBuffer(BUFFER_BYTES))
+    const addresses = buffers.map(buffer => registry.register(buffer).host)
+    for (const _ of buffers) events.push(stream.record())
+    const queue: CopyQueue = {
+      copy: (buffer, from, bytes, to) => stream.upload(to, addresses[buffer]! + from, bytes),
+      mark: buffer => events[buffer]!.record(stream),
+      wait: buffer => events[buffer]!.synchronize(),
+    }
+    return { uploads: new StagedUploads(buffers, queue), letGo }
+  } catch (error) {
+    letGo()
+    throw error
   }
 }
