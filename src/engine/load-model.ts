@@ -33,7 +33,7 @@ import { hashWords } from '../scheduler/index.js'
 import { type Drill, parseDrill } from './drill.js'
 import { graphBatchesOf } from './graph-batches.js'
 import type { NodeDevice, PlanningDevice } from './node-device.js'
-import { memorySituation } from './plan-memory.js'
+import { memorySituation, mostArenaBytes } from './plan-memory.js'
 import { refuseFakeRouting, refuseOnAccelerator } from './refuse.js'
 import { resolvePlacement } from './resolve-placement.js'
 import { programLimits, tokensOfStep } from './sizing.js'
@@ -145,9 +145,11 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   } as const
   const build = (limits: ProgramLimits) => buildPrograms(wiring, limits)
 
-  // The weights' size does not depend on the limits; a first build with the smallest ones gives it.
-  const smallest = { tokens: 1, sequences: 1, contextLength: 1, pageSize: 1, kvSlots: 1 }
-  const plans = build(smallest).map(p => p[0]!.weights)
+  // What weights and arenas take does not depend on context and KV cache; a first build with the smallest ones gives it.
+  const tokens = tokensOfStep(flags)
+  const cacheless = { tokens, sequences: flags.maxRunningRequests, contextLength: 1, pageSize: 1, kvSlots: 1 }
+  const built = build(cacheless)
+  const plans = built.map(p => p[0]!.weights)
   const weightPlaces = ranksByPlace(device, topology.sizes.tp).map((ranks): WeightPlace => {
     const weights = uniteWeights(ranks.map(rank => plans[rank]!))
     const weightBytes = weights.plan.weights.reduce((sum, w) => sum + packedBytesOf(w, dtype, device.packer), 0)
@@ -156,10 +158,17 @@ export function planModel(flags: EngineFlags, device: PlanningDevice, options: P
   const weightBytes = weightPlaces.reduce((sum, place) => sum + place.weightBytes, 0)
   const fullest = weightPlaces.reduce((a, b) => (b.weightBytes > a.weightBytes ? b : a))
   device.requireMemory(fullest.weightBytes, `the weights of ${basename(directory)}`)
-  const expertBuffer = expertBufferOf(wiring, { ...smallest, tokens: tokensOfStep(flags) })
+  const expertBuffer = expertBufferOf(wiring, cacheless)
   if (expertBuffer && accelerator) checkPeerConfig(expertBuffer)
   const pools = Math.max(...weightPlaces.map(({ ranks }) => ranks.length))
-  const memory = memorySituation(device, { weightBytes: fullest.weightBytes, pools, expertBuffer, activation })
+  const arenaBytes = accelerator ? mostArenaBytes(built, weightPlaces, activation) : 0
+  const memory = memorySituation(device, {
+    weightBytes: fullest.weightBytes,
+    pools,
+    expertBuffer,
+    arenaBytes,
+    activation,
+  })
   const limits = programLimits(flags, spec, topology.sizes, memory)
   // A replica is chosen by the tokens up to it: they must be known.
   const wanted = options.overlap ?? (accelerator !== undefined && !flags.disableOverlapSchedule)

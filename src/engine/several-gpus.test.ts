@@ -1,9 +1,13 @@
 // Two ranks on GPUs as a plan: what their programs still exchange, which weights each of them holds, and how memory is counted.
 import { describe, expect, it } from 'vitest'
 import { fixturePath, flagsFor, type GivenFlags } from '../../test/engine/harness.js'
+import { layOutRegion } from '../comm/peer/index.js'
 import { ReferencePacker } from '../device/cpu/index.js'
+import { elementBytes } from '../device/ops.js'
+import { planArena } from '../program/index.js'
 import { type ModelPlan, planModel } from './load-model.js'
 import type { PlanningDevice } from './node-device.js'
+import { kvBytesPerToken } from './sizing.js'
 
 const MIB = 2 ** 20
 const TWO: GivenFlags = {
@@ -105,4 +109,44 @@ it('rows travel as they are computed', () => {
 
 it('experts may be drawn instead of chosen: a row is routed where it lives, and nowhere else', () => {
   expect(plan('qwen3_moe', [0, 1], { epDispatchAlgorithm: 'fake' }).fakeRouting).toBe(true)
+})
+
+describe('memory that arenas take of a GPU', () => {
+  const arenas = ({ programs, activation }: ModelPlan, ranks: readonly number[]): number =>
+    ranks.reduce((sum, r) => sum + Math.max(...programs[r]!.map(p => planArena(p.program, activation).bytes)), 0)
+  const bytesOfKv = ({ limits, spec, activation }: ModelPlan, pools: number): number =>
+    pools * limits.kvSlots * kvBytesPerToken(spec, 1, elementBytes(activation))
+  const taken = ({ weightPlaces, expertBuffer }: ModelPlan, pools: number): number =>
+    weightPlaces[0]!.weightBytes + pools * layOutRegion(expertBuffer!).bytes
+  // More requests than memory has caches for, or it would not decide.
+  const many: GivenFlags = { maxRunningRequests: 256, chunkedPrefillSize: 2048, pageSize: 16, maxTotalTokens: null }
+
+  it.each([
+    ['a GPU each', [0, 1], 1],
+    ['one GPU for both', [0, 0], 2],
+  ] as const)('is left to them, %s', (_, gpuOfRank, pools) => {
+    const ranks = pools === 2 ? [0, 1] : [0]
+    const known = plan('qwen3_moe', gpuOfRank, many)
+    const fixed = taken(known, pools) + arenas(known, ranks)
+    // The share for weights and caches would leave arenas less than they need.
+    const free = fixed + 4 * MIB
+    const tight = plan('qwen3_moe', gpuOfRank, { ...many, memFractionStatic: 1 }, free)
+    expect(arenas(tight, ranks)).toBe(arenas(known, ranks))
+    expect(bytesOfKv(tight, pools)).toBeLessThanOrEqual(4 * MIB)
+    expect(bytesOfKv(tight, pools)).toBeGreaterThan(3.5 * MIB)
+    // What the share leaves over is enough for them: then it decides alone.
+    const share = (taken(known, pools) + 4 * MIB) / (4 * fixed)
+    const roomy = plan('qwen3_moe', gpuOfRank, { ...many, memFractionStatic: share }, 4 * fixed)
+    expect(bytesOfKv(roomy, pools)).toBeLessThanOrEqual(4 * MIB)
+    expect(bytesOfKv(roomy, pools)).toBeGreaterThan(3.5 * MIB)
+  })
+
+  it('is named when nothing is left for a cache, also of a size that was asked for', () => {
+    const known = plan('qwen3_moe', [0, 1], many)
+    const free = taken(known, 1) + arenas(known, [0])
+    for (const given of [{ memFractionStatic: 1 }, { maxTotalTokens: 64 }])
+      expect(() => plan('qwen3_moe', [0, 1], { ...many, ...given }, free)).toThrow(
+        expect.objectContaining({ remedy: expect.stringContaining('--chunked-prefill-size') }),
+      )
+  })
 })

@@ -36,14 +36,20 @@ export interface MemorySituation {
   readonly pools?: number
   /** Memory of a device of its own: then weights and KV cache take this share of it by default, and others' use counts. */
   readonly fractionStatic?: number
+  /** Of such a device: bytes of the arenas, which steps need whatever the share is. */
+  readonly arenas?: number
 }
+
+const SMALLER_STEPS = 'Use a smaller --chunked-prefill-size or --max-running-requests, or free memory.'
+
+const freeForKv = ({ free, arenas = 0 }: MemorySituation): number => free - arenas
 
 /** Bytes that the KV cache may take. */
 function kvAllowance({ memFractionStatic }: EngineFlags, memory: MemorySituation): number {
   const { free, total, weights, fractionStatic } = memory
   if (fractionStatic !== undefined) {
     const taken = total - free
-    return total * (memFractionStatic ?? fractionStatic) - taken
+    return Math.min(total * (memFractionStatic ?? fractionStatic) - taken, freeForKv(memory))
   }
   return memFractionStatic === null ? free / 4 : total * memFractionStatic - weights
 }
@@ -62,12 +68,16 @@ function kvPoolTokens(
   const affordable = Math.floor(allowed / bytesPerToken / flags.pageSize) * flags.pageSize
   if (flags.maxTotalTokens !== null) {
     const wanted = pages(flags.maxTotalTokens)
-    if (wanted * bytesPerToken <= memory.free) return wanted
+    const free = freeForKv(memory)
+    if (wanted * bytesPerToken <= free) return wanted
     throw new EngineError('SY_ENGINE_NOT_ENOUGH_MEMORY', {
       what: `a KV cache of ${flags.maxTotalTokens} tokens`,
       needed: showBytes(wanted * bytesPerToken),
-      available: showBytes(memory.free),
-      remedy: `Use --max-total-tokens ${Math.max(1, Math.floor(memory.free / bytesPerToken))} or less.`,
+      available: showBytes(Math.max(0, free)),
+      remedy:
+        free >= bytesPerToken * flags.pageSize
+          ? `Use --max-total-tokens ${Math.floor(free / bytesPerToken / flags.pageSize) * flags.pageSize} or less.`
+          : SMALLER_STEPS,
     })
   }
   if (affordable < flags.pageSize) {
@@ -75,7 +85,10 @@ function kvPoolTokens(
       what: 'one page of the KV cache',
       needed: showBytes(flags.pageSize * bytesPerToken),
       available: showBytes(Math.max(0, allowed)),
-      remedy: 'Raise --mem-fraction-static, or free memory.',
+      remedy:
+        memory.arenas && freeForKv(memory) < flags.pageSize * bytesPerToken
+          ? SMALLER_STEPS
+          : 'Raise --mem-fraction-static, or free memory.',
     })
   }
   return Math.min(flags.maxRunningRequests * pages(contextLength), affordable)
