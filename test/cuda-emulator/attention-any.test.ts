@@ -1,5 +1,5 @@
 // Attention of any widths, compiled as C++ with the macros that the host chooses for a shape and run on an emulated block of threads (machine.h),
-// against a double-precision oracle. Needs a C++ compiler and no GPU.
+// against a double-precision oracle. Needs a C++ compiler and no GPU. SWITCHYARD_TEST_FULL: all shapes; else one of each way through the kernels.
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type AnyShape, anyKernel } from '../../src/device/cuda/ops/attention-any-layout.js'
@@ -34,7 +34,7 @@ describe.skipIf(noCompiler)('attention of any widths on an emulated GPU', () => 
   })
   afterAll(() => emulated.remove())
 
-  it.each<[string, string, AnyShape]>([
+  const shapes: [string, string, AnyShape][] = [
     ['the latent of the demo', 'mma', shape(8, 1, 80, 64, latent)],
     ['20 heads of a latent, in two blocks', 'mma', shape(20, 1, 40, 24, latent)],
     ['grouped heads of 96', 'mma', shape(6, 2, 96, 96)],
@@ -51,7 +51,15 @@ describe.skipIf(noCompiler)('attention of any widths on an emulated GPU', () => 
     ['f32, a wide latent', 'lanes', shape(3, 1, 576, 512, { ...latent, type: 'f32' })],
     ['wide heads of bf16', 'lanes', shape(4, 2, 320, 512)],
     ['wide odd heads of bf16', 'lanes', shape(1, 1, 301, 77, { access: 1 })],
-  ])(
+  ]
+  const short = [
+    'the latent of the demo',
+    'grouped heads of 96',
+    'odd widths',
+    'f32, odd widths',
+    'wide odd heads of bf16',
+  ]
+  it.each(shapes.filter(([name]) => process.env['SWITCHYARD_TEST_FULL'] || short.includes(name)))(
     '%s: %s',
     (_, walk, s) => {
       const kernel = anyKernel(s, HOPPER)!
