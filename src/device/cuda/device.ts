@@ -6,7 +6,7 @@ import { cudaOps, plainCudaOps } from './cuda-ops.js'
 import { StreamKernels } from './kernels.js'
 import { requireLibraries } from './libraries.js'
 import { DeviceArenaLender } from './memory.js'
-import { checkFaults, FAULT_BYTES, faultAddress } from './ops/faults.js'
+import { checkFaults, FAULT_BYTES, type Fault, faultAddress, faultOf } from './ops/faults.js'
 import { CudaPacker } from './packer.js'
 import type { CudaMemoryLender } from './types.js'
 
@@ -29,8 +29,8 @@ export interface CudaDevice extends Disposable {
   readonly packer: CudaPacker
   /** @param reserve bytes taken at once */
   createLender(reserve?: number, purpose?: string): CudaMemoryLender
-  /** Where kernels leave word of an index outside its table: two i32 words, to be copied with a step's results and checked. */
-  readonly faults: { readonly address: number; readonly bytes: number }
+  /** Waits for what is queued. @returns the first index outside its table that kernels met; it stays until `settle` */
+  readFault(): Fault | null
   /**
    * Waits for the stream and looks at the fault words, which are cleared. For tests and start-up, not for a step.
    * @throws Unreachable naming the index
@@ -47,8 +47,14 @@ export function createCudaDevice({
 }: CudaDeviceOptions): CudaDevice {
   const context = new CudaContext(ordinal, requireLibraries(), borrowed)
   const kernels = new StreamKernels(context, beforeLoad)
-  const faults = { address: faultAddress(kernels), bytes: FAULT_BYTES }
+  // Taken now: nothing can be while a graph is captured.
+  const faultsAt = faultAddress(kernels)
   const words = new Int32Array(FAULT_BYTES / 4)
+  const readFault = () => {
+    kernels.stream.synchronize()
+    context.download(words, faultsAt)
+    return faultOf(words)
+  }
   const packer = new CudaPacker(context, kernels)
   return {
     name: `${context.device} (${context.properties.name})`,
@@ -57,11 +63,10 @@ export function createCudaDevice({
     ops: plain ? plainCudaOps(kernels) : cudaOps(kernels),
     packer,
     createLender: (reserve, purpose) => new DeviceArenaLender(context, reserve, purpose),
-    faults,
+    readFault,
     settle() {
-      kernels.stream.synchronize()
-      context.download(words, faults.address)
-      if (words[0] !== 0) context.upload(faults.address, new Int32Array(FAULT_BYTES / 4))
+      if (!readFault()) return
+      context.upload(faultsAt, new Int32Array(FAULT_BYTES / 4))
       checkFaults(words)
     },
     [Symbol.dispose]() {

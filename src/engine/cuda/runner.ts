@@ -34,7 +34,7 @@ const WAIT_FOR_EACH = process.env['SWITCHYARD_CUDA_SYNC'] === '1'
 export interface CudaRunnerParts {
   readonly launch: RankLaunch
   readonly device: CudaRankDevice
-  readonly cuda: Pick<CudaDevice, 'context' | 'kernels'>
+  readonly cuda: Pick<CudaDevice, 'context' | 'kernels' | 'readFault'>
   /** Operations of each of the rank's programs; the draw is the last. */
   readonly programs: readonly (readonly BoundOperation[])[]
   /** null for one rank. */

@@ -3,7 +3,7 @@
 // reads it is the one. Ids of experts are made by the program itself; there the first that reads any is named, and a later one may be meant.
 import type { CudaDevice } from '../../device/cuda/device.js'
 import { CudaError } from '../../device/cuda/errors.js'
-import { FAULT_BYTES, type Fault, type FaultKind, faultAddress, faultOf } from '../../device/cuda/ops/faults.js'
+import { type Fault, type FaultKind, faultOf } from '../../device/cuda/ops/faults.js'
 import type { Operation, Program } from '../../program/index.js'
 
 const READERS: Readonly<Record<FaultKind, readonly Operation['kind'][]>> = {
@@ -32,11 +32,8 @@ export function checkStep(words: Int32Array, step: number, program: number, prog
 }
 
 /** Waits for what is queued. What went wrong in it, went wrong in the operation that the rank's status words name. */
-export function checkNow({ context, kernels }: Pick<CudaDevice, 'context' | 'kernels'>): void {
-  kernels.stream.synchronize()
-  const words = new Int32Array(FAULT_BYTES / 4)
-  context.download(words, faultAddress(kernels))
-  const fault = faultOf(words)
+export function checkNow(device: Pick<CudaDevice, 'readFault'>): void {
+  const fault = device.readFault()
   if (fault) throw badIndex(fault, {})
 }
 
