@@ -1,7 +1,7 @@
 // What an accelerator does not run yet is refused by name, before a GPU is looked for where that is possible, and a machine
 // without one says what is missing.
 import { describe, expect, it } from 'vitest'
-import { fixturePath, flagsFor, type GivenFlags } from '../../test/engine/harness.js'
+import { fixturePath, flagsFor, EXPERTS_ON_TWO as TWO } from '../../test/engine/harness.js'
 import { ConfigError } from '../config/config-errors.js'
 import { ReferencePacker } from '../device/cpu/index.js'
 import { CudaError } from '../device/cuda/errors.js'
@@ -19,11 +19,6 @@ const gpu = (free = 70 * GIB): PlanningDevice => ({
 })
 const plan = (fixture: string, given: Parameters<typeof flagsFor>[1] = {}, free?: number) =>
   planModel(flagsFor(fixturePath(fixture), given), gpu(free))
-
-/** What several ranks on GPUs need. */
-const TWO: GivenFlags = {
-  ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
-}
 
 const failure = (run: () => unknown): Error & { code?: string; remedy?: string } => {
   try {

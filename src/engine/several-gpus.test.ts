@@ -1,6 +1,6 @@
 // Two ranks on GPUs as a plan: what their programs still exchange, which weights each of them holds, and how memory is counted.
 import { describe, expect, it } from 'vitest'
-import { fixturePath, flagsFor, type GivenFlags } from '../../test/engine/harness.js'
+import { fixturePath, flagsFor, type GivenFlags, EXPERTS_ON_TWO as TWO } from '../../test/engine/harness.js'
 import { layOutRegion } from '../comm/peer/index.js'
 import { ReferencePacker } from '../device/cpu/index.js'
 import { elementBytes } from '../device/ops.js'
@@ -10,14 +10,6 @@ import type { PlanningDevice } from './node-device.js'
 import { kvBytesPerToken } from './sizing.js'
 
 const MIB = 2 ** 20
-const TWO: GivenFlags = {
-  tpSize: 2,
-  attnDpSize: 2,
-  epSize: 2,
-  moeA2aBackend: 'deepep',
-  enableDpLmHead: true,
-  moeDenseTpSize: 1,
-}
 
 /** @param gpuOfRank numbers of GPUs */
 const gpus = (gpuOfRank: readonly number[], free: number): PlanningDevice => ({

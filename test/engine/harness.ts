@@ -11,6 +11,16 @@ import { FIXTURES } from '../checkpoints.js'
 
 export type GivenFlags = Partial<EngineFlags>
 
+/** Two ranks, attention on each and experts divided: the layout of several GPUs. */
+export const EXPERTS_ON_TWO: GivenFlags = {
+  tpSize: 2,
+  attnDpSize: 2,
+  epSize: 2,
+  moeA2aBackend: 'deepep',
+  enableDpLmHead: true,
+  moeDenseTpSize: 1,
+}
+
 /** A prompt of a reference file with what another implementation made of it. */
 export interface ReferencePrompt {
   readonly ids: readonly number[]

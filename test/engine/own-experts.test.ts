@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { OneThreadEngine } from '../../src/engine/one-thread.js'
 import {
   bothKinds,
+  EXPERTS_ON_TWO,
   fixturePath,
   flagsFor,
   type GivenFlags,
@@ -14,7 +15,7 @@ import {
 
 const TOLERANCE = 2e-4
 const RANKS: GivenFlags = {
-  ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
+  ...EXPERTS_ON_TWO,
   deepepNumMaxDispatchTokensPerRank: 128,
 }
 

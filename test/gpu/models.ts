@@ -6,7 +6,7 @@ import { requireLibraries } from '../../src/device/cuda/libraries.js'
 import type { PlanOptions } from '../../src/engine/load-model.js'
 import { OneThreadEngine, type OneThreadResult } from '../../src/engine/one-thread.js'
 import type { RankRequest } from '../../src/scheduler/index.js'
-import { flagsFor, type GivenFlags, maxDifference, wantingLogits } from '../engine/harness.js'
+import { EXPERTS_ON_TWO, flagsFor, type GivenFlags, maxDifference, wantingLogits } from '../engine/harness.js'
 import { TEST_GPU } from './gpu.js'
 
 /** Whether two ranks have a GPU each. */
@@ -17,12 +17,7 @@ export const ONE_RANK: GivenFlags = { device: `cuda:${TEST_GPU}` }
 /** A rank on each of two GPUs, or both on one: attention on each, experts divided. */
 export const TWO_RANKS: GivenFlags = {
   device: `cuda:${TEST_GPU},${SEVERAL_GPUS ? TEST_GPU + 1 : TEST_GPU}`,
-  tpSize: 2,
-  attnDpSize: 2,
-  epSize: 2,
-  moeA2aBackend: 'deepep',
-  enableDpLmHead: true,
-  moeDenseTpSize: 1,
+  ...EXPERTS_ON_TWO,
 }
 
 /** Flags as a command line has them. */

@@ -1,13 +1,10 @@
 // Which operation of a model's program is named for an index outside its table.
 import { describe, expect, it } from 'vitest'
-import { fixturePath, flagsFor, type GivenFlags } from '../../../test/engine/harness.js'
+import { fixturePath, flagsFor, type GivenFlags, EXPERTS_ON_TWO as TWO } from '../../../test/engine/harness.js'
 import { ReferencePacker } from '../../device/cpu/index.js'
 import { planModel } from '../load-model.js'
 import { checkStep, faultPlace } from './step-faults.js'
 
-const TWO: GivenFlags = {
-  ...{ tpSize: 2, attnDpSize: 2, epSize: 2, moeA2aBackend: 'deepep', enableDpLmHead: true, moeDenseTpSize: 1 },
-}
 const programOf = (fixture: string, given: GivenFlags) =>
   planModel(flagsFor(fixturePath(fixture), given), {
     packer: new ReferencePacker(),
